@@ -262,7 +262,7 @@ async def _scan_slot(
             first,
             last,
             found.entry_ids,
-            reply.vouched_through,
+            reply.conclusive_through,
             reply.unknown + bad,
             residues,
             record.ensemble_size,

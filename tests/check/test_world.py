@@ -84,7 +84,7 @@ def test_a_request_that_was_given_up_still_arrives():
     assert "stores 0" in way.goes("b0: takes add 0..0")
 
 
-def test_a_logs_swap_is_two_steps_too_and_may_land_unheard():
+def test_a_logs_swap_is_two_steps_too_and_may_land_unanswered():
     way = Way(LogWorld(LogConfiguration(handles=2, ledgers=3, writes=1, lost_swaps=1)))
     way.goes("handle 0: open", "handle 0: reads", "handle 0: creates ledger 1")
     way.goes("handle 1: open", "handle 1: reads", "handle 1: creates ledger 2", "handle 0: hears nothing")

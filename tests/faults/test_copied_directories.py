@@ -109,7 +109,7 @@ class Scene:
                     assert bytes(entry.payload) == loader.value_of(number), (ledger, number)
                 assert number == reader.last_add_confirmed
             for ledger in self.loaders:
-                await client.recover_ledger(ledger)  # b0 is filled, and vouches again
+                await client.recover_ledger(ledger)  # b0 is filled, and its negatives count again
         for ledger in self.loaders:
             done = await asyncio.to_thread(NEW.quire, "ledger", "verify", str(ledger), "--cluster", self.uri)
             assert f"Ledger {ledger} is good" in done.stdout, done.stdout + done.stderr

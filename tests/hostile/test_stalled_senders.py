@@ -13,7 +13,7 @@ import pytest
 
 import quire
 from quire.bookie.config import BookieConfig
-from quire.bookie.connections import unread
+from quire.bookie.connections import response_back_pressure
 from quire.bookie.connections.client_connection import WRITE_BUFFER_BYTES, ClientConnection
 from quire.bookie.server import BookieServer
 from quire.cli.local.local_cluster import LocalCluster
@@ -149,7 +149,7 @@ async def test_who_opens_and_does_not_go_on_is_cut_off(tmp_path: Path, sent: str
 async def test_readers_that_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hundred of them ask for everything: answers grow short, memory stays bounded, a good reader is served."""
     # On a slow machine the first ones would be cut off before the last ones ask.
-    monkeypatch.setattr(unread, "STALL_SECONDS", 900.0)
+    monkeypatch.setattr(response_back_pressure, "STALL_SECONDS", 900.0)
     budget = 16 * MIB
     async with a_bookie(tmp_path, answer_budget_bytes=budget) as (server, client):
         ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
@@ -168,7 +168,7 @@ async def test_readers_that_never_read(tmp_path: Path, monkeypatch: pytest.Monke
                 reader._transport.pause_reading()
                 writer.write(hello + (ask + body) * 20)
             async with asyncio.timeout(300):
-                while server.unread.answer_bytes_max > MIB:
+                while server.back_pressure.answer_bytes_max > MIB:
                     await asyncio.sleep(0)
             waiting = [each for each in server._connections if each.not_read_since is not None]
             held = sum(each.transport.get_write_buffer_size() for each in waiting)
@@ -203,7 +203,9 @@ async def test_one_that_never_reads_holds_no_more_than_its_own_budget(
             config = server.config
             assert most > WRITE_BUFFER_BYTES
             assert most <= config.answer_bytes_max + config.read_bytes_max + WRITE_BUFFER_BYTES
-            assert server.unread.answer_bytes_max == config.read_bytes_max, "there is plenty for others"
+            assert server.back_pressure.answer_bytes_max == config.read_bytes_max, (
+                "there is plenty for others"
+            )
             silent.writer.transport.abort()
 
 

@@ -40,7 +40,7 @@ def damage_last_run(files: FaultyFiles, storage: LedgerStorage, ledger_id: int) 
     ref="issues/2908",
     title='A damaged entry log answers "no such entry"',
     happened=(
-        "The entry logger threw NoEntryException when a log file was corrupt. Recovery takes that for a vouched negative: "
+        "The entry logger threw NoEntryException when a log file was corrupt. Recovery takes that for a conclusive negative: "
         "with enough of them it closes the ledger before the entry, and damage that another copy would have healed has "
         "become a loss."
     ),

@@ -332,12 +332,12 @@ class IgnoresTheRest(ReadMachine):
         slot: int,
         answer: Answer,
         entries: Collection[int],
-        vouched_through: int,
+        conclusive_through: int,
         unknown: Sequence[tuple[int, int]],
         now_ms: int,
     ) -> None:
         if not unknown:
-            super().answered(slot, answer, entries, vouched_through, unknown, now_ms)
+            super().answered(slot, answer, entries, conclusive_through, unknown, now_ms)
 
 
 @incident(

@@ -88,7 +88,7 @@ def test_2615_an_ensemble_before_existing_ones(fault: bool) -> None:
         'A recovery read counted as "no such entry" only when every bookie had answered. One that hangs makes each '
         "attempt time out, although Qw - Qa + 1 answers had settled that the entry cannot have been acknowledged."
     ),
-    ours="3/3/2 with one bookie that never answers: two vouched negatives close the ledger.",
+    ours="3/3/2 with one bookie that never answers: two conclusive negatives close the ledger.",
     switch="a negative verdict needs an answer from the whole write set",
     violates="F1",
 )
@@ -146,7 +146,7 @@ def test_4226_one_copy_is_kept(fault: bool) -> None:
         'entry comes back without it and answers "No such entry"; with a second such answer a recoverer closes the '
         "ledger before the entry."
     ),
-    ours="The explorer, bookies that lose everything in a crash: they ask before they take an add, and vouch for nothing (limbo).",
+    ours="The explorer, bookies that lose everything in a crash: they ask before they take an add, and deny nothing (limbo).",
     switch="after an unclean start a bookie serves as if nothing had happened",
     violates="I1",
 )
@@ -172,7 +172,7 @@ def test_2706_limbo_without_a_fence(fault: bool) -> None:
 @incident(
     ref="pull/2706",
     title="No journal: a fence alone is not enough",
-    happened="The same proposal: fenced, but still vouching for entries that it may have lost.",
+    happened="The same proposal: fenced, but still denying entries that it may have lost.",
     ours="The same worlds.",
     switch="lost fences are asked for, lost entries are denied",
     violates="I1",

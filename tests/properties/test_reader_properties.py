@@ -46,7 +46,7 @@ class Bookie:
     def serves(self, entry_id: int) -> bool:
         return self.down is None and self.copies.get(entry_id) == HOLDS
 
-    def vouches_not(self, entry_id: int) -> bool:
+    def denies(self, entry_id: int) -> bool:
         return self.down in NEGATIVES or (
             self.down is None and not self.limbo and self.copies.get(entry_id) == LACKS
         )
@@ -100,7 +100,7 @@ def test_an_entry_comes_if_anybody_serves_it(seed, quorums, first, count) -> Non
     lowest = min(set(range(first, last + 1)) - available)
     assert result.entry_id == lowest
     asked = [bookies[slot] for slot in write_set(lowest, E, Qw)]
-    assert result.vouched == all(bookie.vouches_not(lowest) for bookie in asked)
+    assert result.conclusive == all(bookie.denies(lowest) for bookie in asked)
     assert not any(bookie.serves(lowest) and not bookie.limbo for bookie in asked)
     assert {bookie for bookie, _ in result.answers} == {names[slot] for slot in write_set(lowest, E, Qw)}
 
@@ -141,16 +141,16 @@ def test_a_lac_is_the_highest_of_a_covering_set(seed, quorums) -> None:
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 5)), max_size=3),
     st.sampled_from([(1, 1), (0b011, 3), (0b101, 4)]),
 )
-def test_how_far_an_answer_tells(first, count, held, vouched, spans, share) -> None:
+def test_how_far_an_answer_tells(first, count, held, conclusive, spans, share) -> None:
     residues, period = share
     last = first + count
     held = [e for e in held if first <= e <= last and residues >> e % period & 1]
     unknown = [(lower, lower + length) for lower, length in spans]
-    through = told_through(first, last, held, vouched, unknown, residues, period)
+    through = told_through(first, last, held, conclusive, unknown, residues, period)
     assert first - 1 <= through <= last
 
     def told(e: int) -> bool:
         in_unknown = any(lower <= e <= upper for lower, upper in unknown)
-        return e <= vouched or e in held or in_unknown or not residues >> e % period & 1
+        return e <= conclusive or e in held or in_unknown or not residues >> e % period & 1
 
     assert all(told(e) for e in range(first, through + 1)), "nothing is claimed that was not told"

@@ -64,8 +64,8 @@ def test_a_broken_rule_is_noticed(name) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(seeds, st.sampled_from(QUORUMS))
-def test_only_vouched_answers_end_the_ledger(seed, quorums) -> None:
-    """Whatever is answered that is not vouched, reading never ends on it: the result is inconclusive."""
+def test_only_conclusive_answers_end_the_ledger(seed, quorums) -> None:
+    """Whatever is answered that is not conclusive, reading never ends on it: the result is inconclusive."""
     chance = random.Random(seed)
     world = World(chance, quorums, spares=0)
     machine = RecoveryMachine(world.record, 1)

@@ -85,15 +85,15 @@ def test_a_failed_read_goes_to_another_bookie(answer) -> None:
 @pytest.mark.parametrize(
     "answers", list(product([Answer.NO_ENTRY, Answer.NO_LEDGER, Answer.TIMED_OUT], repeat=3))
 )
-def test_an_entry_is_missing_only_when_everybody_vouches(answers) -> None:
+def test_an_entry_is_missing_only_when_every_bookie_denies_it(answers) -> None:
     """ "If a read fails then the client can simply send the read to another bookie …": and when none is left, only
-    vouched answers make it certain that there is no such entry."""
+    conclusive answers make it certain that there is no such entry."""
     machine = ReadMachine(4, 4, NAMES, 3)
     machine.read(0)
     for slot, answer in enumerate(answers):
         machine.answered(slot, answer, [], -1, [], 0)
     (failed,) = [effect for effect in machine.out if isinstance(effect, ReadFailed)]
-    assert failed.vouched == all(answer in NEGATIVES for answer in answers)
+    assert failed.conclusive == all(answer in NEGATIVES for answer in answers)
 
 
 def test_a_quorum_lac_read_is_the_highest_of_a_covering_set() -> None:

@@ -77,7 +77,7 @@ def _longest(bookie: LyingBookie, found: Found) -> None:
 
 
 def _denies(bookie: LyingBookie, found: Found) -> None:
-    found.runs, found.places, found.unknown, found.vouched_through = [], [], [], 1 << 62
+    found.runs, found.places, found.unknown, found.conclusive_through = [], [], [], 1 << 62
 
 
 def _denies_the_ledger(bookie: LyingBookie, found: Found) -> None:

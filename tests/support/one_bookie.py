@@ -101,7 +101,7 @@ class Denies:
 
     def read(self, ledger_id: int, first: int, last: int, bytes_max: int, **how: Any) -> RangeHeld:
         held = self._storage.read(ledger_id, first, last, bytes_max, **how)
-        return RangeHeld(held.runs, max(held.vouched_through, last if not held.runs else first - 1), [])
+        return RangeHeld(held.runs, max(held.conclusive_through, last if not held.runs else first - 1), [])
 
 
 class OneBookie:
@@ -158,7 +158,7 @@ class OneBookie:
             for entry_id, raw in RunView.parse(body).entries():
                 if first <= entry_id <= last:
                     entries[entry_id] = DIGEST.open(raw, ledger_id, entry_id).length
-        return found.answer, dict(sorted(entries.items())), found.vouched_through, found.unknown
+        return found.answer, dict(sorted(entries.items())), found.conclusive_through, found.unknown
 
 
 def recovered(

@@ -212,7 +212,7 @@ def read_all(
     *,
     origin_term: int = 0,
 ) -> dict[int, Any]:
-    """entry id -> payload, or None where it is unknown, of first..last; what is missing is vouched for."""
+    """entry id -> payload, or None where it is unknown, of first..last; what is missing is conclusively absent."""
     found: dict[int, Any] = {}
     at = first
     while at <= last:
@@ -225,9 +225,9 @@ def read_all(
             for entry_id, entry in run.entries():
                 if at <= entry_id <= last:
                     found[entry_id] = payload_of(entry, ledger_id, entry_id, run.origin_term)
-        if held.vouched_through < at:
-            for entry_id in range(at, last + 1):  # nothing is vouched for
+        if held.conclusive_through < at:
+            for entry_id in range(at, last + 1):  # the response does not cover it
                 found.setdefault(entry_id, None)
             return found
-        at = held.vouched_through + 1
+        at = held.conclusive_through + 1
     return found

@@ -416,7 +416,7 @@ def _sentences(report: RepairReport) -> Iterable[str]:
     for what, ranges in (
         ("only lost bookies may have them", report.gone_only),
         ("no bookie has them", report.lost),
-        ("unknown where they are, since a bookie did not respond", report.unheard),
+        ("unknown where they are, since a bookie did not respond", report.unanswered),
     ):
         if ranges:
             named = ", ".join(f"{each.first}..{each.last}" for each in ranges[:3])

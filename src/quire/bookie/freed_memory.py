@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.bookie.connections.unread import UnreadAnswers
+from quire.bookie.connections.response_back_pressure import ResponseBackPressure
 from quire.env.interfaces import Worker
 from quire.env.memory import MemoryPeakMachine
 from quire.env.real import give_back_memory
@@ -14,13 +14,15 @@ class FreedMemory:
 
     Args:
         scratch: keeps memory of frames to use it again.
-        unread: the responses that are not read.
+        back_pressure: how many bytes of responses clients have not read.
         unfinished: the frames that are not finished.
     """
 
-    def __init__(self, scratch: Scratch, unread: UnreadAnswers, unfinished: ReceiveBudget) -> None:
+    def __init__(
+        self, scratch: Scratch, back_pressure: ResponseBackPressure, unfinished: ReceiveBudget
+    ) -> None:
         self._scratch = scratch
-        self._unread = unread
+        self._back_pressure = back_pressure
         self._unfinished = unfinished
         self._peak = MemoryPeakMachine()
 
@@ -31,7 +33,7 @@ class FreedMemory:
             now_ms: the time.
             worker: the bookie's.
         """
-        if self._peak.look(now_ms, self._unread.held_bytes + self._unfinished.taken):
+        if self._peak.look(now_ms, self._back_pressure.held_bytes + self._unfinished.taken):
             self._scratch.give_back()
             worker.submit(give_back_memory, _done)
 

@@ -32,7 +32,7 @@ from quire.bookie.connections.admission import Admission
 from quire.bookie.connections.client_connection import ClientConnection
 from quire.bookie.connections.closing_log import ClosingLog
 from quire.bookie.connections.connection import Connection
-from quire.bookie.connections.unread import UnreadAnswers
+from quire.bookie.connections.response_back_pressure import ResponseBackPressure
 from quire.bookie.freed_memory import FreedMemory
 from quire.bookie.identity.boots import BootRecord
 from quire.bookie.identity.cookies import compare_cookie, find_directory
@@ -110,7 +110,7 @@ class BookieServer:
         self.scratch = Scratch(frames_bytes_max=config.storage.recent_bytes_max + config.pending_bytes_max)
         self.keys = BookieKeys.of(config.security)
         self.receive_budget = ReceiveBudget(config.receive_budget_bytes)
-        self.unread = UnreadAnswers(config.answer_budget_bytes, config.read_bytes_max)
+        self.back_pressure = ResponseBackPressure(config.answer_budget_bytes, config.read_bytes_max)
         self._closing_log = ClosingLog(log)
         self.cluster_instance = ""
         self.bookie_id = BookieId("")
@@ -145,7 +145,7 @@ class BookieServer:
         self._writers: set[ClientConnection] = set()
         self._pending_bytes = 0
         self.background = BackgroundQueue(self.clock, lambda: self._pending_bytes, self.put)
-        self._freed = FreedMemory(self.scratch, self.unread, self.receive_budget)
+        self._freed = FreedMemory(self.scratch, self.back_pressure, self.receive_budget)
         self.lost: LostLedgers
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -352,13 +352,13 @@ class BookieServer:
 
     def _cut_off_who_stalls(self, now: float) -> None:
         partial_max = self.config.partial_frame_seconds
-        unread_max = self.unread.patience(partial_max)
+        not_read_max = self.back_pressure.patience(partial_max)
         for connection in list(self._connections):
-            partial, unread = connection.partial_since, connection.not_read_since
+            partial, not_read = connection.partial_since, connection.not_read_since
             if partial is not None and now - partial > partial_max:
                 connection.give_up(f"a request was incomplete for {partial_max:g} s")
-            elif unread is not None and now - unread > unread_max:
-                connection.give_up(f"the client did not read its responses for {unread_max:g} s")
+            elif not_read is not None and now - not_read > not_read_max:
+                connection.give_up(f"the client did not read its responses for {not_read_max:g} s")
 
     async def _keep_announced(self) -> None:
         """Once a second: be registered as what it is, writable or read-only, however long the store takes."""

@@ -74,7 +74,7 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
     e.SendRead: lambda x, _: f"-> {x.bookie} read {_range(x.first, x.last)}",
     e.ReadDone: lambda _, __: "=> done",
     e.ReadFailed: lambda x, _: (
-        f"=> entry {x.entry_id} {'no such entry' if x.vouched else 'unavailable'}: {_said(x.answers)}"
+        f"=> entry {x.entry_id} {'no such entry' if x.conclusive else 'unavailable'}: {_said(x.answers)}"
     ),
     e.SendLacRead: lambda x, _: f"-> {x.bookie} {'fence, read lac' if x.fence else 'read lac'}",
     e.LacFound: lambda x, _: f"=> lac {x.last_add_confirmed}",

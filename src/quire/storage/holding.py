@@ -21,13 +21,13 @@ from quire.wire.run import RunPlace, count_ids
 class RangeHeld:
     """What is here of a range.
 
-    Every id from the range's first to `vouched_through` that is in none of the runs, read or placed, and in no unknown
+    Every id from the range's first to `conclusive_through` that is in none of the runs, read or placed, and in no unknown
     interval is not here. Runs may reach beyond the range. `damaged`: those of the unknown intervals whose bytes were read
     and do not match their checksum.
     """
 
     runs: list[Buffer] = field(default_factory=list)
-    vouched_through: int = -1
+    conclusive_through: int = -1
     unknown: list[tuple[int, int]] = field(default_factory=list)
     places: list[RunPlace] = field(default_factory=list)
     damaged: list[tuple[int, int]] = field(default_factory=list)

@@ -661,7 +661,7 @@ class LedgerStorage:
         """
         ledger = self._states.get(ledger_id)
         if ledger is None or last < first:
-            return RangeHeld(vouched_through=last)
+            return RangeHeld(conclusive_through=last)
         held = self._reader.read(
             ledger_id,
             ledger,
@@ -674,10 +674,10 @@ class LedgerStorage:
         )
         if self._reader.pending_deletions:
             held.unknown = sorted(
-                (*held.unknown, *self._dropper.unsaid(ledger_id, first, held.vouched_through))
+                (*held.unknown, *self._dropper.unsaid(ledger_id, first, held.conclusive_through))
             )
         if self._states.in_unrecorded_limbo(ledger_id):
-            held.vouched_through = first - 1
+            held.conclusive_through = first - 1
         return held
 
     def last_entry(self, ledger_id: int) -> int:

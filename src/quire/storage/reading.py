@@ -303,7 +303,7 @@ class RunReader:
                 continue
             more = bool(held.runs or held.places)
             if (more and left <= 0) or len(held.unknown) >= UNKNOWN_INTERVALS_MAX:
-                held.vouched_through = low - 1
+                held.conclusive_through = low - 1
                 return held
             place = self._place(piece, low, high) if placed else None
             if place is not None:
@@ -318,7 +318,7 @@ class RunReader:
                 held.unknown.append((low, high))
                 continue
             if through < low:
-                held.vouched_through = low - 1
+                held.conclusive_through = low - 1
                 return held
             if body is None:
                 held.unknown.append((low, high))
@@ -328,9 +328,9 @@ class RunReader:
             held.runs.append(body)
             left -= len(body)
             if through < high:
-                held.vouched_through = through
+                held.conclusive_through = through
                 return held
-        held.vouched_through = last
+        held.conclusive_through = last
         return held
 
     def _expected(self, pieces: Iterator[RunPiece], bytes_max: int, *, placed: bool) -> Iterator[RunPiece]:

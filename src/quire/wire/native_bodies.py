@@ -256,13 +256,13 @@ def _lac_item(parts: BodyParts) -> LacFields:
 class RangeAnswer:
     """What a bookie said about a range of entries.
 
-    Every id asked for, up to `vouched_through`, that is in no run and in no unknown interval is "no such entry".
+    Every id asked for, up to `conclusive_through`, that is in no run and in no unknown interval is "no such entry".
     `damaged`: those of the unknown intervals whose bytes were there and do not verify; they are in both lists, so that
     code that looks at one of them only takes nothing for a negative. `lac_term`: of the writer that sent the LAC.
     """
 
     runs: list[RunView]
-    vouched_through: int
+    conclusive_through: int
     unknown: list[Interval]
     places: list[RunPlace] = field(default_factory=list)
     damaged: list[Interval] = field(default_factory=list)
@@ -270,7 +270,7 @@ class RangeAnswer:
 
 
 def encode_read_fields(
-    vouched_through: int,
+    conclusive_through: int,
     unknown: Sequence[Interval],
     damaged: Sequence[Interval] = (),
     lac_term: int = 0,
@@ -278,7 +278,7 @@ def encode_read_fields(
     """The first part of the body of a response to READ or LONG_POLL.
 
     Args:
-        vouched_through: the last id that the response covers.
+        conclusive_through: the last id that the response covers.
         unknown: all intervals that are no negatives.
         damaged: those of them that are damaged.
         lac_term: of the writer that sent the LAC.
@@ -287,7 +287,7 @@ def encode_read_fields(
     if damaged:
         apart = set(damaged)
         intervals = [*(interval for interval in unknown if interval not in apart), *damaged]
-    head = _READ_ANSWER_HEAD.pack(vouched_through, lac_term, len(intervals) - len(damaged), len(damaged))
+    head = _READ_ANSWER_HEAD.pack(conclusive_through, lac_term, len(intervals) - len(damaged), len(damaged))
     return head + b"".join([_INTERVAL.pack(*interval) for interval in intervals])
 
 
@@ -321,7 +321,7 @@ def decode_entries(body: memoryview, *, placed: bool = False, origin_term: int =
         MalformedFrameError: it is cut, or a run in it does not fit or is of another term.
     """
     parts = BodyParts(body, "list of entries")
-    vouched, lac_term, unknown_count, damaged_count = parts.fixed(_READ_ANSWER_HEAD, "first fields")
+    through, lac_term, unknown_count, damaged_count = parts.fixed(_READ_ANSWER_HEAD, "first fields")
     unknown = _intervals(parts, unknown_count, "unknown") if unknown_count else []
     damaged = _intervals(parts, damaged_count, "damaged") if damaged_count else []
     places = _places(parts) if placed else []
@@ -329,7 +329,7 @@ def decode_entries(body: memoryview, *, placed: bool = False, origin_term: int =
     term = {ANY_TERM: 0, BY_ID: ANY_ORIGIN}.get(origin_term, origin_term)
     while parts.left():
         runs.append(RunView.parse_of_term(parts.take(parts.fixed(_U32, "size of a run")[0], "run"), term))
-    return RangeAnswer(runs, vouched, unknown + damaged, places, damaged, lac_term)
+    return RangeAnswer(runs, through, unknown + damaged, places, damaged, lac_term)
 
 
 def _intervals(parts: BodyParts, count: int, what: str) -> list[Interval]:

@@ -75,7 +75,7 @@ LACS_REFUSED_FIELDS = Layout(
 READ_ANSWER_FIELDS = Layout(
     "Answer to READ or LONG_POLL, then its intervals",
     [
-        Field("vouched through", "q", _ANSWERED),
+        Field("conclusive through", "q", _ANSWERED),
         Field("LAC's term", "Q", _ANSWERED),
         Field("count of unknown intervals", "I", _ANSWERED),
         Field("count of damaged intervals", "I", _ANSWERED),

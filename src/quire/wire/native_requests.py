@@ -238,7 +238,7 @@ def _opened(request: Any, frame: AnswerFrame) -> Any:
             return ReadReply(
                 Answer.OK,
                 found.runs,
-                found.vouched_through,
+                found.conclusive_through,
                 found.unknown,
                 frame.lac,
                 found.places,

@@ -119,8 +119,8 @@ class ReadRange(NamedTuple):
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> ReadReply:
         """The response that says no more than this answer; without the ledger, that there is none of the entries."""
-        vouched = self.last if answer is Answer.NO_LEDGER else int(NO_ENTRY)
-        return ReadReply(answer, vouched_through=vouched, lac=lac)
+        through = self.last if answer is Answer.NO_LEDGER else int(NO_ENTRY)
+        return ReadReply(answer, conclusive_through=through, lac=lac)
 
 
 class LongPoll(NamedTuple):
@@ -139,8 +139,8 @@ class LongPoll(NamedTuple):
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> ReadReply:
         """As for `ReadRange`."""
-        vouched = self.last if answer is Answer.NO_LEDGER else int(NO_ENTRY)
-        return ReadReply(answer, vouched_through=vouched, lac=lac)
+        through = self.last if answer is Answer.NO_LEDGER else int(NO_ENTRY)
+        return ReadReply(answer, conclusive_through=through, lac=lac)
 
 
 class ReadLac(NamedTuple):

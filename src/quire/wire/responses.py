@@ -70,7 +70,7 @@ class ReadReply:
 
     answer: Answer
     runs: list[RunView] = field(default_factory=list)
-    vouched_through: int = NO_ENTRY
+    conclusive_through: int = NO_ENTRY
     unknown: list[tuple[int, int]] = field(default_factory=list)
     lac: int = NO_ENTRY
     places: list[RunPlace] = field(default_factory=list)

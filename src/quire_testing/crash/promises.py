@@ -301,10 +301,10 @@ def entries_of(
                 if at <= entry_id <= last:
                     found[entry_id] = bytes(entry)
                     got.add(entry_id)
-        vouched = answer.vouched_through
+        conclusive = answer.conclusive_through
         if answer.answer in {Answer.OK, Answer.NO_LEDGER}:
-            denied |= set(range(at, vouched + 1)) - got - unknown
-        reached = max([vouched, *got])
+            denied |= set(range(at, conclusive + 1)) - got - unknown
+        reached = max([conclusive, *got])
         if reached < at:
             break
         at = reached + 1

@@ -71,7 +71,7 @@ class JudgesByRevision(CollectorMachine):
         return super().begin(shown, store, chain, lsn)
 
 
-class UnheardGoesOn(CollectorMachine):
+class UnconfirmedGoesOn(CollectorMachine):
     """A write of the counter without a response is a step of the chain like any other."""
 
     __slots__ = ()
@@ -165,8 +165,8 @@ COLLECTOR_MUTANTS: Final[tuple[Mutant[CollectorConfiguration], ...]] = (
     _rules("collector-late-lsn", "the LSN is taken after the counter was written",
         CollectorConfiguration(lives=2, passes=3),
         Patch(CollectorWorld._finished, "machine.finish(", "machine._lsn = state.bookie.lsn; machine.finish(")),
-    Mutant("collector-unheard", "a write of the counter that was not confirmed is a step of the chain",
-        replace(SHIPPED, collector=UnheardGoesOn),
+    Mutant("collector-unconfirmed", "a write of the counter that was not confirmed is a step of the chain",
+        replace(SHIPPED, collector=UnconfirmedGoesOn),
         CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, lost=1), "G1", begin=FOUND_AND_DELETED),
     _machine("collector-other-tombstone", "a chain proves although the tombstone of another ledger stands",
         ChainWhateverTombstone, CollectorConfiguration(ours=True, lives=2, reuses=True)),

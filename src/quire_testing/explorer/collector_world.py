@@ -374,10 +374,10 @@ class CollectorWorld:
         if state.lost:
             fewer = state.lost - 1
             if landed:
-                unheard = label._replace(
+                no_response = label._replace(
                     said=("written, and the bookie never hears of it",), kind="lost answer"
                 )
-                yield unheard, self._now(after, IDLE)._replace(lost=fewer)
+                yield no_response, self._now(after, IDLE)._replace(lost=fewer)
             late = state._replace(late=_with_late(state.late, at.swap), lost=fewer)
             yield Label("bookie", "hears nothing of its swap", kind="lost swap"), self._now(late, IDLE)
 

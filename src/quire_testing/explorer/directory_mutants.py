@@ -23,7 +23,7 @@ def _by_marker(stored: BootState | None, own: BootState) -> str | None:
 DIRECTORY_MUTANTS: Final[tuple[Mutant[DirectoryConfiguration], ...]] = (
     with_rules(
         "directory-older",
-        "an older directory vouches",
+        "an older directory denies entries",
         DirectoryConfiguration(),
         "W1",
         older_directory=lambda stored, own: None,

@@ -250,7 +250,7 @@ class DirectoryWorld:
             stopped = disk._replace(lsn=disk.lsn + 1, clean=True)
             after = _ended(_with_disk(state, place, stopped), place, process)
             after = after._replace(left=_less(state.left, "stops"))
-            yield _label(place, "stops, and the store is away", "stop unheard"), after
+            yield _label(place, "stops, and the store is away", "stop unanswered"), after
             if claim(state.record, own) is not Claim.ANOTHER:
                 yield (
                     _label(place, "stops", "stop"),

@@ -40,7 +40,7 @@ INVARIANTS: Final = {
     "P": "no phantom: nothing is recovered that was never written",
     "R": "read what is there: a reader never gets the answer that a confirmed entry does not exist",
     "F3": "a writer that a fenced bookie refuses an unconfirmed entry takes no more entries",
-    "V": "vouched: what a bookie once held and the record says is its, it holds, or it is in limbo (where limbo ends)",
+    "V": "valid negatives: what a bookie once held and the record says is its, it holds, or it is in limbo (where limbo ends)",
     "W": "write set full: what a recovery that met no failure wrote back is on the whole write set at its close",
     "RR1": "a repair changes only bookies of decided fragments",
     "RR2": "who a repair puts into the record holds its share of that fragment",

@@ -140,7 +140,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     ),
     with_rules(
         "D5",
-        "no journal: fences are asked for, and what may be lost is vouched for",
+        "no journal: fences are asked for, and what may be lost is denied",
         Configuration(crashes=1, journal=False),
         "I1",
         Patch(LimboDecisions.machine, "Limbo(self._lsn) if searching else None", "None"),

@@ -5,7 +5,7 @@
 | `add` | slot, run, first, last, lac; with a guaranteed write quorum (lac, lafr) | none |
 | `lac` | lac | nothing waits |
 | `fence` | slot | the bookie's lac; with a guaranteed write quorum (lac, lafr) |
-| `read` | slot, first, last, whether it fences | entries, vouched through, unknown ranges |
+| `read` | slot, first, last, whether it fences | entries, conclusive through, unknown ranges |
 | `put` | slot, bookie, first, last, period, residues, lac | none |
 | `copy` | bookie, first, last, its entries as bits, (bookie, bits) of each source that could not give some, lac | none |
 | `delete` | | nothing waits |
@@ -137,7 +137,7 @@ def reply_text(reply: Reply) -> str:
     if request[0] == "read" and answer is Answer.OK:
         entries, through, unknown, *origins = payload
         terms = f" of term {' '.join(map(str, origins[0]))}" if origins and entries else ""
-        return f"{text}: has {list(entries) or 'nothing'}{terms}, vouches through {through}" + (
+        return f"{text}: has {list(entries) or 'nothing'}{terms}, conclusive through {through}" + (
             f", unknown {list(unknown)}" if unknown else ""
         )
     return text

@@ -116,10 +116,10 @@ class ReaderDriver:
         self, after: ReaderState, failed: tuple[int, bool, tuple[BookieId, ...]], record: LedgerMetadata
     ) -> ReaderState:
         """Was it worth asking the bookies of this record, or does no bookie hold a confirmed entry?"""
-        entry_id, vouched, asked = failed
+        entry_id, conclusive, asked = failed
         if (
             after.fault is None
-            and vouched
+            and conclusive
             and entry_id <= after.lac
             and self._rules.failed_read_stands(asked, record.ensemble_of(entry_id))
         ):
@@ -223,7 +223,7 @@ class ReaderDriver:
                 after = replace(after, machine=None, work=(), next_entry=machine._last + 1)
             elif isinstance(effect, e.ReadFailed):
                 asked = tuple(sorted(who for who, _ in effect.answers))
-                failed = (int(effect.entry_id), effect.vouched, asked)
+                failed = (int(effect.entry_id), effect.conclusive, asked)
                 after = replace(after, machine=None, work=(), next_entry=int(effect.entry_id), failed=failed)
         held = " ".join(map(str, entries)) or "nothing"
         text = f"hears {held} of {first}..{last} from {name}"

@@ -254,7 +254,7 @@ def seen(machine: RepairMachine, *, in_order: bool) -> tuple[Any, ...]:
         candidates if in_order else tuple(sorted(candidates)),
         tuple(sorted(machine._failed)),
         tuple(sorted((bookie, tuple(sorted(some))) for bookie, some in machine._damaged.items() if some)),
-        (report.lost, report.unheard, report.gone_only, tuple(sorted(report.cleared))) if waits else (),
+        (report.lost, report.unanswered, report.gone_only, tuple(sorted(report.cleared))) if waits else (),
         None if plan is None else _plan_seen(plan),
     )
 

@@ -147,7 +147,7 @@ def answer_of(frame: bytes, asked: Sent) -> Said:
         origin = asked.request[5] or native_bodies.BY_ID if of_stream else native_bodies.ANY_TERM
         entries = native_bodies.decode_entries(said.body, origin_term=origin)
         ids = tuple(entry_id for run in entries.runs for entry_id in run.ids())
-        payload = (ids, entries.vouched_through, tuple(entries.unknown))
+        payload = (ids, entries.conclusive_through, tuple(entries.unknown))
         if origin == native_bodies.BY_ID:
             payload = (*payload, tuple(run.origin_term for run in entries.runs for _ in run.ids()))
     elif asked.request[0] == "bundle" and said.answer is Answer.OK:

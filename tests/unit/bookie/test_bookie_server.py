@@ -1,4 +1,4 @@
-"""A real bookie in this process, spoken to by real connections: what it stores, refuses, vouches for and survives."""
+"""A real bookie in this process, spoken to by real connections: what it stores, refuses, denies and survives."""
 
 from __future__ import annotations
 
@@ -137,16 +137,16 @@ async def test_what_is_added_is_read(at: World) -> None:
     reply = await at.read(who, 0, 9)
     assert reply.answer is Answer.OK
     assert payloads_of(reply, who) == {i: b"entry %d" % i for i in range(4)}
-    assert reply.vouched_through == 9, "what it does not hold of 4..9 it vouches for"
+    assert reply.conclusive_through == 9, "what it does not hold of 4..9 it denies"
     assert reply.lac == 2
     lac = await at.client.read_lac(at.bookie, who)
     assert (lac.answer, lac.lac) == (Answer.OK, 2)
     assert who.digest.open(lac.evidence, 1, 3).last_add_confirmed == 2
 
 
-async def test_an_unknown_ledger_is_a_vouched_no(at: World) -> None:
+async def test_a_read_of_an_unknown_ledger_is_conclusive(at: World) -> None:
     reply = await at.read(access(5), 0, 3)
-    assert (reply.answer, reply.vouched_through) == (Answer.NO_LEDGER, 3)
+    assert (reply.answer, reply.conclusive_through) == (Answer.NO_LEDGER, 3)
     assert (await at.client.read_lac(at.bookie, access(5))).answer is Answer.NO_LEDGER
 
 
@@ -167,7 +167,7 @@ async def test_a_fencing_read_of_an_unknown_ledger_fences_it(at: World) -> None:
     who = access(9)
     reply = await at.read(who, 0, 0, fence=True, recovery=True)
     assert reply.answer is Answer.OK
-    assert (reply.runs, reply.vouched_through) == ([], 0)
+    assert (reply.runs, reply.conclusive_through) == ([], 0)
     assert await at.add(who, [0]) is Answer.FENCED
 
 
@@ -250,15 +250,15 @@ async def test_limbo_gives_no_negatives_until_it_is_cleared(at: World) -> None:
     assert await stored is None
     reply = await at.read(who, 0, 3)
     assert 0 in payloads_of(reply, who)
-    assert reply.vouched_through < 1, "entry 1 may have been here"
+    assert reply.conclusive_through < 1, "entry 1 may have been here"
     assert await at.add(who, [1]) is Answer.READ_ONLY, "no record says that no fence was lost"
     assert await at.add(who, [1], recovery=True) is Answer.OK
     _, info = await at.client.info(at.bookie, who)
     lsn = info["doubt_lsn"]
     assert await at.client.clear_limbo(at.bookie, who, lsn + 1) is Answer.BAD_REQUEST, "another loss"
-    assert (await at.read(who, 0, 3)).vouched_through < 1
+    assert (await at.read(who, 0, 3)).conclusive_through < 1
     assert await at.client.clear_limbo(at.bookie, who, lsn) is Answer.OK
-    assert (await at.read(who, 0, 3)).vouched_through == 3
+    assert (await at.read(who, 0, 3)).conclusive_through == 3
     await at.restart(clean=False)
     _, info = await at.client.info(at.bookie, who)
     assert (info["limbo"], info["fenced"]) == (False, True)
@@ -278,7 +278,7 @@ async def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_set
     tmp_path: Path, at: World
 ) -> None:
     """A rotten last group hides what was in it: perhaps a fence, perhaps a ledger that is not known any more."""
-    lost, other, unheard = access(1), access(2), access(3)
+    lost, other, new = access(1), access(2), access(3)
     for who in (lost, other):
         record = new_ledger(
             who.ledger_id,
@@ -307,19 +307,19 @@ async def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_set
     assert at.server.storage.report.unknown_in_limbo
     assert not (await at.client.bookies())[at.bookie].writable
     assert await at.add(lost, [1], lac=0) is Answer.OK, "in limbo, and its record is OPEN"
-    assert (await at.read(lost, 2, 2)).vouched_through < 2
+    assert (await at.read(lost, 2, 2)).conclusive_through < 2
     assert await at.add(other, [0]) is Answer.OK
-    assert (await at.read(other, 1, 1)).vouched_through < 1, "not heard of, and so in limbo"
-    assert (await at.read(unheard, 0, 0)).answer is Answer.UNKNOWN
+    assert (await at.read(other, 1, 1)).conclusive_through < 1, "not heard of, and so in limbo"
+    assert (await at.read(new, 0, 0)).answer is Answer.UNKNOWN
 
     store.gate.set()
     async with asyncio.timeout(20):
         while at.server.storage.in_limbo(3):
             await at.client.info(at.bookie)
-    assert (await at.read(unheard, 0, 0)).answer is Answer.NO_LEDGER, "it was never here"
-    assert await at.add(unheard, [0]) is Answer.READ_ONLY, "whoever writes it, no record names it"
+    assert (await at.read(new, 0, 0)).answer is Answer.NO_LEDGER, "it was never here"
+    assert await at.add(new, [0]) is Answer.READ_ONLY, "whoever writes it, no record names it"
     assert await at.add(other, [1], lac=0) is Answer.OK
-    assert (await at.read(other, 2, 2)).vouched_through < 2
+    assert (await at.read(other, 2, 2)).conclusive_through < 2
 
 
 async def talk(at: World, data: bytes) -> bytes:
@@ -426,7 +426,7 @@ async def test_a_bookie_stops_although_a_client_does_not_read(
     writer.transport.abort()
 
 
-async def test_a_bookie_whose_segments_are_gone_vouches_for_nothing(tmp_path: Path, at: World) -> None:
+async def test_a_bookie_whose_segments_are_gone_denies_nothing(tmp_path: Path, at: World) -> None:
     """Its cookie is there, what it held is not: a disk that was not mounted, or emptied (defect D3)."""
     who = access(1)
     await put_record(
@@ -454,7 +454,7 @@ async def test_a_bookie_whose_segments_are_gone_vouches_for_nothing(tmp_path: Pa
         while (await at.client.info(at.bookie))[0] is not Answer.OK:
             await at.client.bookies()
     reply = await at.read(who, 0, 0)
-    assert reply.answer is Answer.UNKNOWN or reply.vouched_through < 0
+    assert reply.answer is Answer.UNKNOWN or reply.conclusive_through < 0
     assert await at.add(who, [1], lac=0) is Answer.READ_ONLY, "it was fenced here, as far as anybody can tell"
     async with asyncio.timeout(20):
         while at.server.storage.in_limbo(2):

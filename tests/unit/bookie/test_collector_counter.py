@@ -30,11 +30,11 @@ async def test_the_counter_is_swapped_once_the_disk_knows(at: At, monkeypatch: p
     collector = at.server.collector
     before = await at.store.get(passes_key(at.server.bookie_id))
 
-    async def unheard(*_: object) -> None:
+    async def fails(*_: object) -> None:
         raise StorageError("the store is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(collector._store, "swap_passes", unheard)
+        patch.setattr(collector._store, "swap_passes", fails)
         with pytest.raises(StorageError, match="the store is gone"):
             await collector.collect()
     assert decode_collector((at.server.config.directory / COLLECTOR_FILE).read_bytes()).asked

@@ -106,11 +106,11 @@ async def test_a_directory_that_is_older_denies_nothing(lower: str, tmp_path: Pa
     assert at.server.boot == (known.boot + 1001 if lower == "boot" else known.boot + 1)
     reply = await at.read(access(), 0, 5)
     assert shown(reply) == [0]
-    assert reply.vouched_through == -1
+    assert reply.conclusive_through == -1
     assert at.server.storage.last_lsn > (await boot_of(at)).durable_lsn - 1
     await at.restart(clean=False)
     assert not at.server.storage.report.older, "it is told once"
-    assert (await at.read(access(), 0, 5)).vouched_through == -1
+    assert (await at.read(access(), 0, 5)).conclusive_through == -1
 
 
 async def test_a_directory_that_was_moved_after_a_clean_stop_is_its_own(tmp_path: Path, at: World) -> None:
@@ -216,13 +216,13 @@ async def defers(at: World, gate: Gate, who: LedgerAccess) -> None:
     ]
     for _ in range(3):
         assert shown(await at.read(who, 0, 3)) == [0]
-    assert (await at.read(who, 0, 3)).vouched_through == -1
+    assert (await at.read(who, 0, 3)).conclusive_through == -1
     assert not any(one.done() for one in waiting)
     gate.opened.set()
     added, missing, fenced, unknown = await asyncio.gather(*waiting)
     assert added is Answer.OK
     assert missing.answer is Answer.OK
-    assert missing.vouched_through >= 5
+    assert missing.conclusive_through >= 5
     assert shown(fenced) == [0]
     assert unknown.answer is Answer.NO_LEDGER
     assert await at.add(who, [2]) is Answer.FENCED
@@ -301,7 +301,7 @@ async def test_a_store_that_takes_nothing_changes_nothing(at: World) -> None:
     who, gate = access(), Gate(at.store)
     for number in range(50):
         assert await at.add(who, [number]) is Answer.OK
-    assert (await at.read(who, 60, 60)).vouched_through >= 60
+    assert (await at.read(who, 60, 60)).conclusive_through >= 60
     assert not at.server.lease.look()
     gate.opened.set()
 

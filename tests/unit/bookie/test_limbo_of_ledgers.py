@@ -95,7 +95,7 @@ async def test_an_open_ledger_that_names_the_bookie_takes_adds_again_and_gives_n
     await has_looked(at)
     assert await at.add(who, [1], lac=0) is Answer.OK
     assert await at.add(who, [2], lac=1) is Answer.OK
-    assert (await at.read(who, 0, 0)).vouched_through < 0, "it may have had entry 0"
+    assert (await at.read(who, 0, 0)).conclusive_through < 0, "it may have had entry 0"
     facts = await told(at, who)
     assert (facts["limbo"], facts["fenced"], facts["fence_known"]) == (True, False, True)
     assert at.server.record_reads.reads == 1
@@ -138,7 +138,7 @@ async def test_a_record_that_cannot_be_read_refuses_its_own_ledger_only(at: Worl
     assert (await told(at, access(1)))["limbo"], "nobody knows whom it names"
     assert await at.add(access(1), [0]) is Answer.READ_ONLY
     assert await at.add(access(2), [0]) is Answer.OK
-    assert (await at.read(access(3), 0, 0)).answer is Answer.NO_LEDGER, "it vouches for others again"
+    assert (await at.read(access(3), 0, 0)).answer is Answer.NO_LEDGER, "its negatives count again for others"
 
 
 async def test_a_ledger_that_became_known_otherwise_is_asked_about_too(at: World) -> None:

@@ -400,7 +400,7 @@ async def test_a_bookie_whose_directory_is_anothers_stops_writing_and_denies_not
     assert await at.add(access(), [1]) is Answer.ERROR
     reply = await at.read(access(), 0, 5)
     assert [entry_id for run in reply.runs for entry_id, _ in run.entries()] == [0]
-    assert reply.vouched_through == -1, "what it does not have is unknown"
+    assert reply.conclusive_through == -1, "what it does not have is unknown"
     assert (await at.read(access(2), 0, 5)).answer is not Answer.NO_LEDGER
     assert not at.server._writable()
     await at.server.stop()

@@ -76,7 +76,11 @@ class StreamBookie(StillBookie):
             return said.answer, {}, -1
         found = native_bodies.decode_entries(said.body, origin_term=origin_term)
         here = payloads(found.runs, origin_term).items()  # runs may reach beyond
-        return said.answer, {one: what for one, what in here if first <= one <= last}, found.vouched_through
+        return (
+            said.answer,
+            {one: what for one, what in here if first <= one <= last},
+            found.conclusive_through,
+        )
 
     def until_stored(self, work: Any) -> Any:
         """As `until_done`, with a disk that does what is asked of it."""

@@ -90,7 +90,7 @@ def test_a_read_tells_what_is_damaged_and_the_lacs_term() -> None:
         return said(request, native_bodies.encode_read_fields(8, [(3, 4)], [(3, 4)], 6))
 
     reply = Talk().run(lambda client, bookie: client.read(bookie, ACCESS, 3, 9, 1000), answer)
-    assert (reply.answer, reply.vouched_through, reply.unknown) == (Answer.OK, 8, [(3, 4)])
+    assert (reply.answer, reply.conclusive_through, reply.unknown) == (Answer.OK, 8, [(3, 4)])
     assert (reply.damaged, reply.lac_term) == ([(3, 4)], 6)
 
 
@@ -151,7 +151,7 @@ def test_a_run_of_entries_with_terms_is_not_taken_for_another() -> None:
     run = encode_run(LEDGER, 0, 0, [entry], [len(entry)], digest_type=3, scheme=SCHEME_TERMS)
     told = native_bodies.encode_read_fields(0, []) + len(run).to_bytes(4, "big") + run
     reply = Talk().run(lambda client, bookie: client.read(bookie, ACCESS, 0, 0, 99), lambda r: said(r, told))
-    assert (reply.answer, reply.runs, reply.vouched_through) == (Answer.BAD_DIGEST, [], -1)
+    assert (reply.answer, reply.runs, reply.conclusive_through) == (Answer.BAD_DIGEST, [], -1)
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ async def test_a_bookie_with_another_key_is_an_obstacle_and_not_a_negative(clust
         await client.open_ledger(record.ledger_id)
 
 
-async def test_a_bookie_in_limbo_gets_what_it_lacks_and_vouches_again(cluster, client) -> None:
+async def test_a_bookie_in_limbo_gets_what_it_lacks_and_denies_again(cluster, client) -> None:
     record = await unfinished(client, cluster)
     first, second, third = record.fragments[0].ensemble
     await put(client, first, record, 0, texts(40))

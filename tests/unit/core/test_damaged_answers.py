@@ -24,7 +24,7 @@ def test_every_rule_takes_it_as_unknown() -> None:
 
 
 @pytest.mark.parametrize("slot", range(3))
-def test_a_read_fails_without_a_vouched_no(slot: int) -> None:
+def test_a_read_fails_without_a_conclusive_no(slot: int) -> None:
     failures = []
     for answer in (Answer.DAMAGED, Answer.UNKNOWN):
         machine = ReadMachine(0, 0, BOOKIES, 3)
@@ -32,7 +32,7 @@ def test_a_read_fails_without_a_vouched_no(slot: int) -> None:
         for each in [*range(machine._prefer, 3), *range(machine._prefer)]:
             machine.answered(each, answer if each == slot else Answer.NO_ENTRY, [], 0, [], 1)
         failures.append(machine.out[-1])
-    assert [failure.vouched for failure in failures] == [False, False]  # type: ignore[union-attr]
+    assert [failure.conclusive for failure in failures] == [False, False]  # type: ignore[union-attr]
 
 
 def effects_of(machine: Any) -> list[Any]:
@@ -60,7 +60,7 @@ def test_a_recovery_closes_nothing_by_it(answered: tuple[int, int]) -> None:
         machine.waited()
         told.append([each for each in effects_of(machine) if not isinstance(each, WaitForAnswers)])
     assert told[:2] == [[], []]
-    assert isinstance(told[2][0], WriteMetadata), "two vouched negatives do close it"
+    assert isinstance(told[2][0], WriteMetadata), "two conclusive negatives do close it"
 
 
 def test_a_quorum_lac_read_does_not_count_it() -> None:

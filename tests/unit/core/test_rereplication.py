@@ -166,7 +166,7 @@ def test_silence_is_never_a_missing_copy_and_nothing_is_called_lost_by_it():
     ended = world.run(RepairMachine([], []))
     assert ended.outcome is RepairOutcome.INCOMPLETE
     assert (ended.report.lost, ended.report.gone_only) == ((), ())
-    assert ended.report.unheard == (EntryRange(4, 4),)
+    assert ended.report.unanswered == (EntryRange(4, 4),)
 
 
 def test_what_only_a_gone_bookie_has_is_named_and_the_others_are_filled():

@@ -13,7 +13,7 @@ ENSEMBLE = ("b1", "b2", "b3")
 
 
 @dataclass(frozen=True)
-class Unheard:
+class OtherEffect:
     """An effect that the transcript has no words for."""
 
     entry_id: int
@@ -40,5 +40,5 @@ def test_a_problem_is_its_code():
 
 
 def test_unknown_effects_show_their_fields():
-    assert effect_line(Unheard(3), ENSEMBLE) == "-> Unheard entry_id=3"
+    assert effect_line(OtherEffect(3), ENSEMBLE) == "-> OtherEffect entry_id=3"
     assert block("append 1", ["nothing"], ["# why"]) == "# why\nappend 1\n----\nnothing\n"

@@ -187,7 +187,7 @@ def test_what_a_bookie_has_outside_its_write_sets_is_left_over() -> None:
     assert machine.recovery.end.length == 20
 
 
-def test_an_older_entry_of_a_bookie_that_vouches_for_nothing_denies_nothing() -> None:
+def test_an_older_entry_of_a_bookie_that_may_have_lost_entries_denies_nothing() -> None:
     """Its directory was put back: it shows what it had in term 1, and has lost what it acknowledged in term 2."""
     machine = fenced(opened_in_term_two(), window=4)
     machine.read_answered(0, Answer.OK, {0: 10}, 3, [], {0: 2})

@@ -86,7 +86,7 @@ def test_what_proves_nothing_stays_a_negative(digest_type: DigestType, body: byt
         reply = denied_with(digest_type, body, recovery=recovery)
         assert not reply.runs
         assert reply.answer is Answer.OK
-        assert (reply.vouched_through, reply.unknown) == (7, [])
+        assert (reply.conclusive_through, reply.unknown) == (7, [])
 
 
 class Line:

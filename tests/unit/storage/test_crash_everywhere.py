@@ -136,7 +136,7 @@ def test_a_crash_at_each_operation_loses_nothing_acknowledged(direct: bool) -> N
 
 
 def test_limbo_after_a_torn_write_survives_until_it_is_cleared() -> None:
-    """Torn groups of many shapes: whoever the group named vouches for nothing, also after further crashes."""
+    """Torn groups of many shapes: every ledger that the group named is denied nothing, also after further crashes."""
     limbo = 0
     for seed in range(60):
         files = FaultyFiles(direct=False, seed=seed)

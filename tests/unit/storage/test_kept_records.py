@@ -154,7 +154,7 @@ def test_packed_tombstones_keep_the_dead_dead() -> None:
         storage.close(clean=clean)
         storage = open_storage(files)
         assert [storage.last_entry(ledger_id) for ledger_id in (1, 2, 3)] == [-1, 9, 29]
-        assert storage.read(3, 0, 29, 1 << 20).vouched_through == 29
+        assert storage.read(3, 0, 29, 1 << 20).conclusive_through == 29
         assert sum(len(run) for run in storage.read(3, 0, 19, 1 << 20).runs) == 0
     storage.close()
 

@@ -42,7 +42,7 @@ def test_stored_comes_after_the_sync_and_in_order() -> None:
     put(storage, make_run(1, 3, 3), sink, 3)
     put(storage, make_run(1, 4, 4), sink, 4)
     assert sink.told == []
-    assert storage.read(1, 0, 9, 1 << 20).vouched_through == 9  # visible at once
+    assert storage.read(1, 0, 9, 1 << 20).conclusive_through == 9  # visible at once
     assert len(read_all(storage, 1, 0, 9)) == 5
     syncs = sum(line.startswith("sync 0") for line in files.log)
     worker.step()
@@ -218,24 +218,24 @@ def test_a_run_too_large_for_a_segment_is_refused_and_one_that_fits_is_split_now
     assert len(open_storage(files).held(1)) == 1
 
 
-def test_a_read_says_what_it_vouches_for() -> None:
+def test_a_read_says_how_far_it_is_conclusive() -> None:
     files, sink = FaultyFiles(), Answers()
     storage = open_storage(files)
     put(storage, make_run(1, 10, 19), sink)
     put(storage, make_run(1, 30, 39), sink)
     settle(storage)
     held = storage.read(1, 0, 100, 1 << 20)
-    assert (held.vouched_through, held.unknown, len(held.runs)) == (100, [], 2)
+    assert (held.conclusive_through, held.unknown, len(held.runs)) == (100, [], 2)
     held = storage.read(1, 0, 100, 1)
     (body,) = held.runs
     assert list(RunView.parse(body).ids()) == [10]
-    assert held.vouched_through == 10
+    assert held.conclusive_through == 10
     held = storage.read(1, 11, 100, 400)
     (body,) = held.runs
     assert list(RunView.parse(body).ids()) == [11, 12]
     held = storage.read(1, 19, 100, len(body))
-    assert held.vouched_through == 29  # 20..29 are not here; 30 did not fit
-    assert storage.read(99, 0, 5, 10).vouched_through == 5
+    assert held.conclusive_through == 29  # 20..29 are not here; 30 did not fit
+    assert storage.read(99, 0, 5, 10).conclusive_through == 5
     assert storage.read(1, 5, 4, 10).runs == []
 
 

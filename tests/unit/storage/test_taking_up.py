@@ -86,7 +86,7 @@ def test_a_read_with_a_far_end_asks_for_the_footers_that_it_needs(monkeypatch: p
     monkeypatch.setattr(SegmentFiles, "read_at", reading)
     held = storage.read(1, 40, ID_MAX, 1)
     assert len(held.runs) == 1
-    assert held.vouched_through < 79
+    assert held.conclusive_through < 79
     assert len(expected) + len(set(read)) <= 4, "one byte out of eighty segments"
     del expected[:]
     assert len(read_all(storage, 1, 0, 79, 8 * MIB)) == 80
@@ -241,7 +241,7 @@ def test_records_that_cannot_be_read_leave_what_they_hold_unknown() -> None:
     assert storage.damages.kept
     assert storage.in_limbo(12345), "a record that cannot be read may be of any ledger"
     held = storage.read(5, 0, 0, 1)
-    assert held.runs or held.vouched_through < 0
+    assert held.runs or held.conclusive_through < 0
 
 
 def test_a_bookie_that_stops_meanwhile_stops() -> None:

@@ -121,7 +121,7 @@ def test_the_last_group_cut_at_every_byte(how: str) -> None:
             assert how == "garbage" or report.torn == []
         elif cut > start or how == "garbage":
             assert [(torn.file, torn.offset) for torn in report.torn] == [(path, start)]
-            # In a group whose header is there, only the ledgers that it names vouch for nothing.
+            # In a group whose header is there, only of the ledgers that it names nothing is denied.
             assert report.limbo == ([4] if cut >= start + 1024 else [1, 2, 3, 4])
             assert storage.in_limbo(4)
             assert report.unknown_in_limbo == (cut < start + 1024)

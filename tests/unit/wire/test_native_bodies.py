@@ -83,12 +83,12 @@ def test_refused_lacs(refused: list[tuple[int, Answer]]) -> None:
 
 @given(st.integers(-1, ID_MAX), INTERVALS, INTERVALS, TERMS)
 def test_entries(
-    vouched: int, unknown: list[tuple[int, int]], damaged: list[tuple[int, int]], term: int
+    conclusive: int, unknown: list[tuple[int, int]], damaged: list[tuple[int, int]], term: int
 ) -> None:
     unknown = [each for each in unknown if each not in damaged]
-    told = native_bodies.encode_read_fields(vouched, unknown + damaged, damaged, term)
+    told = native_bodies.encode_read_fields(conclusive, unknown + damaged, damaged, term)
     found = native_bodies.decode_entries(memoryview(told))
-    assert found.vouched_through == vouched
+    assert found.conclusive_through == conclusive
     assert found.unknown == unknown + damaged, "what is damaged is never a negative"
     assert (found.damaged, found.lac_term) == (damaged, term)
 

@@ -303,9 +303,9 @@ class BookKeeperConnection(ClientConnection):
 
     def _batch_bytes_max(self) -> int:
         """The longest answer to a batch read: what fits into a frame, or less while others' answers are not read."""
-        unread, config = self._server.unread, self._server.config
-        plenty = unread.answer_bytes_max >= config.read_bytes_max
-        return self._frame_bytes_max if plenty else unread.answer_bytes_max
+        back_pressure, config = self._server.back_pressure, self._server.config
+        plenty = back_pressure.answer_bytes_max >= config.read_bytes_max
+        return self._frame_bytes_max if plenty else back_pressure.answer_bytes_max
 
     def _answer_v2(self, request: v2.AddRequest | v2.ReadRequest | v2.BatchReadRequest, code: int) -> None:
         """A response that brings nothing but its code."""

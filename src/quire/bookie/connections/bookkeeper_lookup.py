@@ -55,7 +55,7 @@ class _Looked:
             return self.found.answer, b""
         if any(low <= entry_id <= high for low, high in self.found.unknown):
             return Answer.UNKNOWN, b""
-        return (Answer.NO_ENTRY, b"") if entry_id <= self.found.vouched_through else None
+        return (Answer.NO_ENTRY, b"") if entry_id <= self.found.conclusive_through else None
 
 
 class Lookup:

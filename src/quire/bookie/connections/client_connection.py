@@ -17,7 +17,7 @@ from quire.bookie.background import BackgroundQueue
 from quire.bookie.config import BookieConfig
 from quire.bookie.connections.admission import Admission
 from quire.bookie.connections.polls import Polls
-from quire.bookie.connections.unread import UnreadAnswers
+from quire.bookie.connections.response_back_pressure import ResponseBackPressure
 from quire.bookie.identity.lease import IdentityLease
 from quire.bookie.ledgers.digest_types import DigestTypes
 from quire.bookie.ledgers.ledgers import Ledgers
@@ -56,7 +56,7 @@ class Serving(Protocol):
     keys: BookieKeys | None
     scratch: Scratch
     receive_budget: ReceiveBudget
-    unread: UnreadAnswers
+    back_pressure: ResponseBackPressure
     admission: Admission[ClientConnection]
     background: BackgroundQueue
     ledgers: Ledgers
@@ -182,7 +182,7 @@ class ClientConnection(FrameProtocol, Asker):
         self._kept.clear()
         self._waiting.clear()
         self._again.clear()
-        self._server.unread.done(self)
+        self._server.back_pressure.done(self)
         self._server.background.dropped(self)
         self._server.disconnected(self)
 
@@ -257,11 +257,11 @@ class ClientConnection(FrameProtocol, Asker):
         self.not_read_since = asyncio.get_running_loop().time()
         if self.transport is not None:
             self.transport.pause_reading()
-            self._server.unread.wait(self, self.transport.get_write_buffer_size())
+            self._server.back_pressure.wait(self, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self.not_read_since = None
-        self._server.unread.done(self)
+        self._server.back_pressure.done(self)
         self._work()
         self.resume_reading()
 

@@ -339,7 +339,7 @@ class Connection(ClientConnection):
         if answer is not Answer.OK:
             self.answer(request, answer)
             return
-        room = min(bytes_max, self._server.unread.answer_bytes_max)
+        room = min(bytes_max, self._server.back_pressure.answer_bytes_max)
         placed = self._colocated and bool(request.flags & Flag.PLACES)
         found = self._ledgers.read(request, first, last, room, origin_term=origin_term, placed=placed)
         if self._server.lease.pending:
@@ -347,13 +347,13 @@ class Connection(ClientConnection):
                 again = partial(self._entries, request, answer, first, last, bytes_max, origin_term)
                 self.later(again, READ_BYTES)
                 return
-            found.vouched_through = first - 1  # what is not here, others must say
+            found.conclusive_through = first - 1  # what is not here, others must say
         if found.answer is not Answer.OK:
             self.answer(request, found.answer, lac=found.lac)
             return
         body = [
             native_bodies.encode_read_fields(
-                found.vouched_through, found.unknown, found.damaged, found.lac_term
+                found.conclusive_through, found.unknown, found.damaged, found.lac_term
             )
         ]
         if found.places:
@@ -435,8 +435,8 @@ class Connection(ClientConnection):
             self._ledgers.explicit_lac_then(request, then, self)
             return
         answer, again = self._ledgers.explicit_lac(request), partial(self._write_lac, request)
-        unread = answer is Answer.UNKNOWN
-        if not (unread and self._ledgers.unknown_ledgers.waits(request.ledger_id, again, self)):
+        unknown = answer is Answer.UNKNOWN
+        if not (unknown and self._ledgers.unknown_ledgers.waits(request.ledger_id, again, self)):
             self.answer(request, answer)
 
     def _ledger_info(self, request: Request) -> None:

@@ -71,7 +71,7 @@ class Found:
 
     answer: Answer
     runs: list[Buffer]
-    vouched_through: int
+    conclusive_through: int
     unknown: list[tuple[int, int]]
     lac: int
     places: Sequence[RunPlace] = ()
@@ -88,7 +88,7 @@ def found_of(held: RangeHeld, machine: BookieLedgerMachine, first: int, *, faili
         first: the first id that was asked for.
         failing: the disk fails.
     """
-    conclusive = machine.conclusive_through(first, held.vouched_through, failing=failing)
+    conclusive = machine.conclusive_through(first, held.conclusive_through, failing=failing)
     tells = bool(held.unknown) and machine.tells_damage()
     facts = machine.facts
     return Found(

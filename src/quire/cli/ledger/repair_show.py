@@ -60,7 +60,7 @@ def _needs(reason: DebtReason, bookies: list[str]) -> str:
             return "nothing can be copied: every bookie says that it has none, or has it damaged"
         case DebtReason.GONE_ONLY:
             return "start the bookies again; `quire ledger repair --accept-loss` goes on without the entries"
-        case DebtReason.UNHEARD:
+        case DebtReason.NO_RESPONSE:
             return "bookies that did not respond: `quire cluster bookies`"
     return "`quire cluster repair`"
 
@@ -200,7 +200,7 @@ def _undecided_lines(ledger_id: int, bookies: Iterable[str]) -> list[str]:
 def _loss_lines(ledger_id: int, what: Any) -> list[str]:
     """What cannot be copied, in sentences; the lines of `--accept-loss` are written as its file takes them."""
     lines = [f"  {_entries_in(each)} lost" for each in what.lost]
-    lines += [f"  {_entries_in(each)} not found yet: a bookie did not respond" for each in what.unheard]
+    lines += [f"  {_entries_in(each)} not found yet: a bookie did not respond" for each in what.unanswered]
     if what.gone_only:
         lines.append("  only lost bookies may have these (--accept-loss takes a file with these lines):")
         lines += [f"{ledger_id} {each.first}..{each.last}" for each in what.gone_only]
@@ -216,10 +216,8 @@ def _entries_in(entries: EntryRange) -> str:
 
 def _ranges_of(what: Any) -> dict[str, list[dict[str, int]]]:
     return {
-        name: [
-            {"first": each.first, "last": each.last, "entries": each.size()} for each in getattr(what, name)
-        ]
-        for name in ("lost", "gone_only", "unheard")
+        name: [{"first": each.first, "last": each.last, "entries": each.size()} for each in ranges]
+        for name, ranges in (("lost", what.lost), ("gone_only", what.gone_only), ("unheard", what.unanswered))
     }
 
 

@@ -146,7 +146,7 @@ def _said(reply: ReadReply, access: LedgerAccess, first: int, last: int) -> Call
             return Answer.OK
         if any(low <= entry <= high for low, high in damaged):
             return Answer.DAMAGED
-        if any(low <= entry <= high for low, high in reply.unknown) or entry > reply.vouched_through:
+        if any(low <= entry <= high for low, high in reply.unknown) or entry > reply.conclusive_through:
             return Answer.UNKNOWN
         return Answer.NO_ENTRY
 

@@ -213,7 +213,12 @@ class RangeRead:
         if entries:
             self._parts.append(entries)
         self._machine.answered(
-            effect.slot, reply.answer, entries.entry_ids, reply.vouched_through, reply.unknown + bad, now_ms
+            effect.slot,
+            reply.answer,
+            entries.entry_ids,
+            reply.conclusive_through,
+            reply.unknown + bad,
+            now_ms,
         )
         self._perform(now_ms)
 

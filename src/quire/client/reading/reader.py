@@ -381,7 +381,7 @@ class LedgerReader:
         if not {answer for _, answer in failure.answers} - {Answer.WRONG_TOKEN}:
             raise reused_id(self.ledger_id, (bookie for bookie, _ in failure.answers))
         said = [answer for _, answer in failure.answers]
-        is_final = failure.vouched or proves_loss(said, self._record.write_quorum)
+        is_final = failure.conclusive or proves_loss(said, self._record.write_quorum)
         if is_final or self._clock.now_ms() - since_ms >= self._config.read_timeout_ms:
             raise self._unreadable(failure)
         await asyncio.sleep(_RETRY_PAUSE_MS / 1000)
@@ -390,7 +390,7 @@ class LedgerReader:
         said = ", ".join(f"{bookie} {answer.name}" for bookie, answer in failure.answers)
         where = f"ledger {self.ledger_id}, entry {failure.entry_id}"
         ids = {"ledger_id": self.ledger_id, "entry_id": failure.entry_id}
-        if failure.vouched:
+        if failure.conclusive:
             return NoSuchEntryError(f"{where}: no bookie of its write set holds it ({said})", **ids)
         return ReadUnavailableError(
             f"{where}: no bookie of its write set can serve it now ({said}); read it again when they "

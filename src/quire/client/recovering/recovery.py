@@ -274,7 +274,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
                 self._entries.setdefault(entry.entry_id, entry)
         self.recovered -= recovery.end.lap
         self._machine.read_answered(
-            effect.slot, reply.answer, lengths, reply.vouched_through, reply.unknown + bad
+            effect.slot, reply.answer, lengths, reply.conclusive_through, reply.unknown + bad
         )
         self.recovered += recovery.end.lap
 

@@ -179,7 +179,7 @@ class LedgerVerifier:
         entries, bad, _ = open_runs(reply.runs, self._access, first, last, origin_term)
         residues = residues_of_slot(slot, size, write_quorum)
         through = told_through(
-            first, last, entries.entry_ids, reply.vouched_through, reply.unknown + bad, residues, size
+            first, last, entries.entry_ids, reply.conclusive_through, reply.unknown + bad, residues, size
         )
         answer = Answer.NO_ENTRY
         if through < first:

@@ -172,7 +172,7 @@ class RangeCopier(AddSink):
                 "has none to compare it with: give the ledger's password"
             )
             raise WrongPasswordError(msg, ledger_id=self._access.ledger_id, bookie=source)
-        through = last if reply.answer in NEGATIVES else reply.vouched_through
+        through = last if reply.answer in NEGATIVES else reply.conclusive_through
         broken = (*bad, *reply.unknown, *reply.damaged)
         through = max([through, *good.entry_ids[-1:], *(high for _, high in broken)])
         return good, max(first, min(last, through))

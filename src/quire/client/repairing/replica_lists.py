@@ -113,7 +113,11 @@ async def _read_ids(
             return reply.answer, []
         good, bad, _ = open_runs(reply.runs, access, at, last)
         ids += good.entry_ids
-        covered = [reply.vouched_through, *(high for _, high in [*reply.unknown, *bad]), *good.entry_ids[-1:]]
+        covered = [
+            reply.conclusive_through,
+            *(high for _, high in [*reply.unknown, *bad]),
+            *good.entry_ids[-1:],
+        ]
         if max(covered) < at:
             return Answer.UNKNOWN, []
         at = max(covered) + 1

@@ -224,7 +224,7 @@ class ReplicaCheck:
         entries, bad, _ = open_runs(reply.runs, self._access, first, last, part.origin_term, no_ops=no_ops)
         ids = entries.entry_ids
         through = told_through(
-            first, last, ids, reply.vouched_through, reply.unknown + bad, part.residues, part.period
+            first, last, ids, reply.conclusive_through, reply.unknown + bad, part.residues, part.period
         )
         if through < first:
             found.append(

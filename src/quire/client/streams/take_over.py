@@ -247,7 +247,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
                     several.setdefault(entry_id, {})[run.origin_term] = entry
         lengths = dict(sorted(lengths.items()))
         self._machine.read_answered(
-            effect.slot, reply.answer, lengths, reply.vouched_through, unknown, origins
+            effect.slot, reply.answer, lengths, reply.conclusive_through, unknown, origins
         )
         for recovered in range(before + 1, recovery.lap + 1):
             self._entries[recovered] = several.pop(recovered)[self._machine.origin_of(recovered)]

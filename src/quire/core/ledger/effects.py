@@ -254,12 +254,12 @@ class ReadDone:
 class ReadFailed:
     """The lowest entry still missing cannot be had; all lower ones have come.
 
-    `vouched` is true when every bookie of the write set says that it does not hold it. `answers` says what each
+    `conclusive` is true when every bookie of the write set says that it does not hold it. `answers` says what each
     said last.
     """
 
     entry_id: EntryId
-    vouched: bool
+    conclusive: bool
     answers: tuple[tuple[BookieId, Answer], ...]
 
 

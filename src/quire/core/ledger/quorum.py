@@ -124,7 +124,7 @@ def told_through(
     first: int,
     last: int,
     entry_ids: Sequence[int],
-    vouched_through: int,
+    conclusive_through: int,
     unknown: Sequence[tuple[int, int]],
     residues: int,
     period: int,
@@ -136,7 +136,7 @@ def told_through(
 
     Source: `docs/formats/native-protocol.md`, "Answers".
     """
-    through = max(vouched_through, first - 1)
+    through = max(conclusive_through, first - 1)
     for lower, upper in sorted(unknown):
         if lower <= through + 1:
             through = max(through, upper)

@@ -152,7 +152,7 @@ class ReadMachine:
         slot: int,
         answer: Answer,
         entry_ids: Sequence[int],
-        vouched_through: int,
+        conclusive_through: int,
         unknown: Sequence[tuple[int, int]],
         now_ms: int,
     ) -> None:
@@ -160,7 +160,7 @@ class ReadMachine:
 
         Args:
             entry_ids: the entries that came, were asked for and have a valid digest.
-            vouched_through: what was requested up to here and did not come is not there; beyond it, ask again.
+            conclusive_through: what was requested up to here and did not come is not there; beyond it, ask again.
             unknown: ranges for which the response is inconclusive, or whose entry came with a wrong digest.
 
         Effects:
@@ -183,10 +183,10 @@ class ReadMachine:
             missing.pop(entry_id, None)
         through, absent_is_no = last, self._rules.counts_as_negative(answer)
         if answer is Answer.OK:
-            if vouched_through < last:
+            if conclusive_through < last:
                 size = len(self._ensemble)
                 residues = residues_of_slot(slot, size, self._write_quorum)
-                through = told_through(first, last, entry_ids, vouched_through, unknown, residues, size)
+                through = told_through(first, last, entry_ids, conclusive_through, unknown, residues, size)
             absent_is_no = self._rules.counts_as_negative(Answer.NO_ENTRY)
             if through < first:
                 # It covers nothing, not even the first id: asking it again would never end.

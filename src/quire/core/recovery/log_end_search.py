@@ -277,9 +277,7 @@ class LogEndSearch:
             highest = max(fence.lacs.values(), default=NO_ENTRY)
             self.final_quorum = rules.final_quorum(record)
             if self.final_quorum > record.ack_quorum:
-                highest = min(
-                    highest, fence.lafr
-                )  # no digest vouches for a LAFR, which is never above the LAC
+                highest = min(highest, fence.lafr)  # no digest covers a LAFR, which is never above the LAC
             self.start = self.lap = rules.recovery_start(highest, record.fragments[-1].first_entry)
             self.status = END_TABLE.moved[self.status, EndStatus.READING]
             self.votes.asked = [None] * size
@@ -318,7 +316,7 @@ class LogEndSearch:
         slot: int,
         answer: Answer,
         entries: Mapping[int, int],
-        vouched_through: int,
+        conclusive_through: int,
         unknown: Sequence[tuple[int, int]],
         origins: Mapping[int, int],
     ) -> list[int]:
@@ -335,12 +333,12 @@ class LogEndSearch:
         first, last = asked
         if votes.by_id:
             entries = self._not_left_over(slot, entries, origins)
-        through = last  # of an error; and most answers vouch for all that was asked
+        through = last  # of an error; and most answers are conclusive for all that was asked
         absent_is_negative = self.rules.counts_as_negative(Answer.NO_ENTRY if answer is Answer.OK else answer)
-        if answer is Answer.OK and vouched_through < last:
+        if answer is Answer.OK and conclusive_through < last:
             size = self.record.ensemble_size
             residues = residues_of_slot(slot, size, self.record.write_quorum)
-            through = told_through(first, last, tuple(entries), vouched_through, unknown, residues, size)
+            through = told_through(first, last, tuple(entries), conclusive_through, unknown, residues, size)
         votes.count(slot, asked, entries, unknown, origins)
         if through < first:
             # A response that does not cover the first id asked for: waiting for more would never end.

@@ -285,7 +285,7 @@ class RecoveryMachine:
         slot: int,
         answer: Answer,
         entries: Mapping[int, int],
-        vouched_through: int,
+        conclusive_through: int,
         unknown: Sequence[tuple[int, int]],
         origins: Mapping[int, int] = NO_ORIGINS,
     ) -> None:
@@ -293,7 +293,7 @@ class RecoveryMachine:
 
         Args:
             entries: id -> length in its header, of each entry that came with a valid digest, by ascending id.
-            vouched_through: each id asked for up to here that did not come is not there; later ids are not covered.
+            conclusive_through: each id asked for up to here that did not come is not there; later ids are not covered.
             unknown: ranges for which the response is inconclusive, or whose entry came with a wrong digest.
             origins: of a stream whose terms only fence the origin term of each of `entries`; of others nothing.
 
@@ -316,7 +316,7 @@ class RecoveryMachine:
         if answer is Answer.UNAUTHORISED:
             self._stop(RecoveryFailed(answer, (end.ensemble[slot],)))
         else:
-            self._go_by(end.answered(slot, answer, entries, vouched_through, unknown, origins))
+            self._go_by(end.answered(slot, answer, entries, conclusive_through, unknown, origins))
 
     def waited(self) -> None:
         """The time of `WaitForAnswers` is over, or none of the bookies that it names is worth waiting for.

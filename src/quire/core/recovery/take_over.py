@@ -297,7 +297,7 @@ class TakeOverMachine:
         slot: int,
         answer: Answer,
         entries: Mapping[int, int],
-        vouched_through: int,
+        conclusive_through: int,
         unknown: Sequence[tuple[int, int]],
         origins: Mapping[int, int] = NO_ORIGINS,
     ) -> None:
@@ -313,7 +313,7 @@ class TakeOverMachine:
         """
         if (recovery := self._on_response("read_answered", answer)) is None:
             return
-        recovery.read_answered(slot, answer, entries, vouched_through, unknown, origins)
+        recovery.read_answered(slot, answer, entries, conclusive_through, unknown, origins)
         self._follow()
 
     def origin_of(self, entry_id: int) -> int:

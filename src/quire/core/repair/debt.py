@@ -39,7 +39,7 @@ class DebtReason(StrEnum):
     """Every bookie of the write set says that it has none, or has it damaged."""
     GONE_ONLY = "gone only"
     """Only permanently lost bookies may have the entries."""
-    UNHEARD = "unheard"
+    NO_RESPONSE = "unheard"
     """Nothing can be said of the entries, since a bookie did not respond."""
 
 
@@ -64,7 +64,7 @@ class LedgerDebt:
     Attributes:
         entries: how many entries are missing, by kind; copies of one entry on two bookies count twice.
         entry_bytes: the average of an entry, for estimates; 0 where the record does not say it.
-        lost, gone_only, unheard: which entries these are, without losses that a person accepted.
+        lost, gone_only, unanswered: which entries these are, without losses that a person accepted.
         silent: bookies that did not list, with their answers.
         lost_bookies: permanently lost bookies that decided fragments name.
         undecided: permanently lost bookies that a fragment names whose end is not decided.
@@ -77,7 +77,7 @@ class LedgerDebt:
     entries: defaultdict[DebtKind, int] = field(default_factory=lambda: defaultdict(int))
     lost: tuple[EntryRange, ...] = ()
     gone_only: tuple[EntryRange, ...] = ()
-    unheard: tuple[EntryRange, ...] = ()
+    unanswered: tuple[EntryRange, ...] = ()
     silent: dict[BookieId, Answer] = field(default_factory=dict)
     lost_bookies: tuple[BookieId, ...] = ()
     undecided: tuple[BookieId, ...] = ()
@@ -87,7 +87,7 @@ class LedgerDebt:
     @property
     def copyable(self) -> int:
         """Entries that a repair can copy."""
-        kinds = (DebtReason.LOST, DebtReason.GONE_ONLY, DebtReason.UNHEARD)
+        kinds = (DebtReason.LOST, DebtReason.GONE_ONLY, DebtReason.NO_RESPONSE)
         return sum(count for kind, count in self.entries.items() if kind.reason not in kinds)
 
     @property
@@ -157,14 +157,14 @@ def ledger_debt(
     for (holder, first, last), copy in found.copies.items():
         kind = DebtKind(_reason(holder, responded), copy.copies, BookieId(holder.lstrip("\0")))
         debt.entries[kind] += EntryRange(first, last, period, copy.residues).size()
-    debt.lost, debt.gone_only, debt.unheard = (
+    debt.lost, debt.gone_only, debt.unanswered = (
         tuple(sorted(each for each in some if not notes.accepts(each)))
-        for some in (found.lost, found.gone_only, found.unheard)
+        for some in (found.lost, found.gone_only, found.unanswered)
     )
     for reason, ranges in (
         (DebtReason.LOST, debt.lost),
         (DebtReason.GONE_ONLY, debt.gone_only),
-        (DebtReason.UNHEARD, debt.unheard),
+        (DebtReason.NO_RESPONSE, debt.unanswered),
     ):
         if ranges:
             debt.entries[DebtKind(reason, 0)] = sum(each.size() for each in ranges)

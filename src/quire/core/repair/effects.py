@@ -128,7 +128,7 @@ class RepairReport:
         cleared: bookies whose limbo ended.
         lost: entries that every bookie of their write set says not to have, or has damaged.
         gone_only: entries that only permanently lost bookies may have.
-        unheard: entries of which nothing can be said yet, since a bookie did not respond.
+        unanswered: entries of which nothing can be said yet, since a bookie did not respond.
         accepted: of `lost` and `gone_only`, those whose loss stands in the record: a person accepted it.
         refused: bookies that did not list, did not take copies, or did not end their limbo, with why; another may have
             taken their part.
@@ -142,7 +142,7 @@ class RepairReport:
     cleared: list[BookieId] = field(default_factory=list)
     lost: tuple[EntryRange, ...] = ()
     gone_only: tuple[EntryRange, ...] = ()
-    unheard: tuple[EntryRange, ...] = ()
+    unanswered: tuple[EntryRange, ...] = ()
     accepted: tuple[EntryRange, ...] = ()
     refused: dict[BookieId, str] = field(default_factory=dict)
     left: dict[BookieId, str] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class RepairReport:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is missing but what a person accepted to be lost."""
-        return not self.unheard and {*self.lost, *self.gone_only} <= {*self.accepted}
+        return not self.unanswered and {*self.lost, *self.gone_only} <= {*self.accepted}
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class MissingCopies:
         missing: how many entries a bookie lacks in a fragment that are not accepted as lost, by (fragment, bookie).
         lost: entries of which every bookie of the write set says that it has none.
         gone_only: entries that only permanently lost bookies may have.
-        unheard: entries of which nothing can be said, since a bookie said nothing.
+        unanswered: entries of which nothing can be said, since a bookie said nothing.
     """
 
     __slots__ = (
@@ -70,7 +70,7 @@ class MissingCopies:
         "gone_only",
         "lost",
         "missing",
-        "unheard",
+        "unanswered",
     )
 
     def __init__(
@@ -92,7 +92,7 @@ class MissingCopies:
         self.missing: defaultdict[tuple[int, BookieId], int] = defaultdict(int)
         self.lost: set[EntryRange] = set()
         self.gone_only: set[EntryRange] = set()
-        self.unheard: set[EntryRange] = set()
+        self.unanswered: set[EntryRange] = set()
 
     def is_whole(self, bookie: BookieId) -> bool:
         """Whether a bookie lacks nothing that may come back, in the fragments that were looked at."""
@@ -164,7 +164,7 @@ class MissingCopies:
         if all(bookie in self._lost_bookies for bookie in silent):
             self.gone_only.add(entries)
             return self._accepted is None or not self._accepted.covers(entries)
-        self.unheard.add(entries)
+        self.unanswered.add(entries)
         return True
 
 

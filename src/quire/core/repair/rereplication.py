@@ -141,7 +141,7 @@ class RepairMachine:
         if not self._acts("record_read"):
             return
         if record is None:
-            self.report.lost = self.report.gone_only = self.report.unheard = self.report.accepted = ()
+            self.report.lost = self.report.gone_only = self.report.unanswered = self.report.accepted = ()
             self._end(RepairOutcome.DELETED)
             return
         before = self._plan
@@ -362,8 +362,8 @@ class RepairMachine:
             first, last = self.plan.bounds(index)
             if first <= last:
                 found.look(index, first, last, plan.targets.get(index, {}))
-        kinds = found.lost, found.gone_only, found.unheard
-        report.lost, report.gone_only, report.unheard = (tuple(sorted(some)) for some in kinds)
+        kinds = found.lost, found.gone_only, found.unanswered
+        report.lost, report.gone_only, report.unanswered = (tuple(sorted(some)) for some in kinds)
         report.accepted = tuple(filter(plan.notes.accepts, (*report.lost, *report.gone_only)))
 
     def _may_publish(self, index: int, target: BookieId) -> bool:
@@ -411,7 +411,7 @@ class RepairMachine:
         plan, found = self.plan, self.found
         whole = {bookie for bookie in plan.lists if self.plan.responded(bookie) and found.is_whole(bookie)}
         record = with_replacements(plan.record, ready)
-        if not (found.lost or found.gone_only or found.unheard):
+        if not (found.lost or found.gone_only or found.unanswered):
             record = with_guarantee_kept(record, whole)
         notes = without_holes(plan.notes, whole, record)
         if self._accepted is not None:
@@ -448,7 +448,7 @@ class RepairMachine:
         report.refused = dict(self._failed)
         if self._plan is not None:
             report.left = dict(self._left())
-        if report.stopped or report.left or report.unheard:
+        if report.stopped or report.left or report.unanswered:
             self._end(RepairOutcome.INCOMPLETE)
         else:
             quiet = report.lost or report.gone_only

@@ -194,7 +194,7 @@ class MarkedLedger:
             self.looks += 1
             return WaitsFor.WRITER
         self.attempts = min(self.attempts + 1, limits.attempts_max)
-        if report is not None and not (report.left or report.unheard or report.stopped):
+        if report is not None and not (report.left or report.unanswered or report.stopped):
             self._settle(MarkStatus.GONE_ONLY if report.waits_for_gone else MarkStatus.LOST)
             return WaitsFor.GONE_BOOKIE if report.waits_for_gone else WaitsFor.NOTHING
         if self.attempts >= limits.attempts_max:

@@ -207,7 +207,7 @@ class V3Codec(BookKeeperCodec):
             if waited_ms < poll.left_ms and 2 * waited_ms >= min(poll.left_ms, _SLICE_MS):
                 self._poll(poll, poll.left_ms - waited_ms)
                 return
-            poll.finish(ReadReply(Answer.OK, vouched_through=first - 1, lac=lac))
+            poll.finish(ReadReply(Answer.OK, conclusive_through=first - 1, lac=lac))
             return
         wanted = ReadRange(request.ledger, first, min(request.last, lac), request.bytes_max)
         asked = RangeAsked(self, wanted, poll.sink, poll.tag, poll.deadline + _AFTER_A_POLL_SECONDS)

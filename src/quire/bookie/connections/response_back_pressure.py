@@ -1,4 +1,4 @@
-"""Responses that clients do not read: how much memory they may take, and how long one may be meanwhile."""
+"""Back-pressure of responses that clients do not read: how much memory they may take, and how long one may be."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ STALL_SECONDS: Final = 2.0
 """While more than half is taken, a client that has read nothing for so long is cut off."""
 
 
-class UnreadAnswers:
-    """The connections whose responses wait for their clients.
+class ResponseBackPressure:
+    """The connections whose responses wait until their clients read them; the more they take, the less each may add.
 
     Args:
         bytes_max: for all of them.
