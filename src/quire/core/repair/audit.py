@@ -36,8 +36,8 @@ from quire.core.repair.audit_effects import (
     MissingMark,
     ReadBookies,
 )
+from quire.core.repair.elapsed_time import ElapsedTime
 from quire.core.repair.rules import RULES, RepairRules
-from quire.core.repair.seconds_seen import SecondsSeen
 from quire.core.state_table import StateTable
 
 AUDIT_TABLE = StateTable(
@@ -99,13 +99,13 @@ class AuditMachine:
         "_concluded",
         "_counted",
         "_delay_s",
+        "_elapsed",
         "_failures",
         "_limits",
         "_named",
         "_pause_s",
         "_rules",
         "_run",
-        "_seconds",
         "_to_add_s",
         "away",
         "due",
@@ -122,7 +122,7 @@ class AuditMachine:
         self._delay_s = 0
         # Counting: the versions that this auditor has written or seen.
         self._counted: dict[BookieId, int] = {}
-        self._seconds = SecondsSeen(limits.tick_s, rules)
+        self._elapsed = ElapsedTime(limits.tick_s, rules)
         self._to_add_s = 0
         # What the last audit that was concluded knew: the bookies that records name, which were away and which of those due.
         self._named: frozenset[BookieId] | None = None
@@ -141,7 +141,7 @@ class AuditMachine:
         """
         if not AUDIT_TABLE.acts["tick"][self.status]:
             return
-        self._to_add_s = self._seconds.add(now_ms)
+        self._to_add_s = self._elapsed.add(now_ms)
         self._again_s -= self._to_add_s
         self._pause_s -= self._to_add_s
         self._look()

@@ -17,8 +17,8 @@ from typing import Final
 
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.repair.elapsed_time import ElapsedTime
 from quire.core.repair.rules import RULES, RepairRules
-from quire.core.repair.seconds_seen import SecondsSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,17 @@ class OpenLastFragments:
         rules: the judgements; production passes the one true set.
     """
 
-    __slots__ = ("_away_s", "_limits", "_rules", "_seconds", "_writable_s")
+    __slots__ = ("_away_s", "_elapsed", "_limits", "_rules", "_writable_s")
 
     def __init__(self, limits: GraceLimits = GRACE, rules: RepairRules = RULES) -> None:
         self._limits, self._rules = limits, rules
-        self._seconds = SecondsSeen(limits.tick_s, rules)
+        self._elapsed = ElapsedTime(limits.tick_s, rules)
         self._away_s: dict[BookieId, int] = {}
         self._writable_s: dict[BookieId, int] = {}
 
     def looked(self, registered: Mapping[BookieId, bool], known: Collection[BookieId], now_ms: int) -> None:
         """The bookies that are registered, whether each takes entries, and all that the cluster has, at a time."""
-        added_s = self._seconds.add(now_ms)
+        added_s = self._elapsed.add(now_ms)
         away = [each for each in known if self._rules.is_gone(known=True, registered=each in registered)]
         writable = [bookie for bookie, takes_entries in registered.items() if takes_entries]
         self._away_s = _lengthened(self._away_s, away, added_s)

@@ -1,4 +1,4 @@
-"""The seconds that a process has seen pass: what is added up look by look, so that no clock that leaps ends a wait.
+"""The time that a process sees elapse, in seconds: it is added up look by look, so that no clock that leaps ends a wait.
 
 Source: docs/protocol/audit.md, "Lost bookies".
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from quire.core.repair.rules import RepairRules
 
 
-class SecondsSeen:
+class ElapsedTime:
     """Whole seconds between looks; what is less than a second counts at a later one, what is more than a tick never does.
 
     Args:
