@@ -1,6 +1,6 @@
 """Claim P20: CPU per entry with E=6 Qw=3 against E=3 Qw=3, six bookies in both cases.
 
-With E > Qw the entries of a run go to different bookies, so each bookie gets a run of its own with its share.
+With E > Qw the entries of a run go to different bookies, so each bookie gets a run of its own, with its stripes.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from quire.client.access import LedgerAccess
 from quire.client.reading.range_read import open_runs
 from quire.core.answers import Answer
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
-from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.quorum import stripes_of_slot
 from quire_testing.history import History, entry_hashes
 
 try:
@@ -222,16 +222,16 @@ async def record_scan(history: History, client: Client, ledger_id: int) -> int:
             )
             if not complete:
                 silent.add(str(bookie))
-            wanted = residues_of_slot(slot, record.ensemble_size, record.write_quorum)
-            holes += len(_share(first, end - 1, record.ensemble_size, wanted)) - copies
+            wanted = stripes_of_slot(slot, record.ensemble_size, record.write_quorum)
+            holes += len(_ids_of(first, end - 1, record.ensemble_size, wanted)) - copies
     for name in sorted({str(bookie) for fragment in record.fragments for bookie in fragment.ensemble}):
         if name not in silent:
             history.note("scan", "scanned", bookie=name, ledger=int(ledger_id))
     return holes
 
 
-def _share(first: int, last: int, period: int, residues: int) -> list[int]:
-    return [number for number in range(first, last + 1) if residues >> number % period & 1]
+def _ids_of(first: int, last: int, period: int, stripes: int) -> list[int]:
+    return [number for number in range(first, last + 1) if stripes >> number % period & 1]
 
 
 async def _scan_slot(
@@ -249,7 +249,7 @@ async def _scan_slot(
     """
     slot, bookie = place
     first, last = entries
-    residues = residues_of_slot(slot, record.ensemble_size, record.write_quorum)
+    stripes = stripes_of_slot(slot, record.ensemble_size, record.write_quorum)
     copies = 0
     while first <= last:
         reply = await client.bookies.read(bookie, access, first, last, client.config.read_bytes_max)
@@ -264,13 +264,13 @@ async def _scan_slot(
             found.entry_ids,
             reply.conclusive_through,
             reply.unknown + bad,
-            residues,
+            stripes,
             record.ensemble_size,
         )
         if bad or reply.unknown or through < first:
             return False, copies
         copies += len(found.entry_ids)
-        _note_copies(history, str(bookie), record, (found.entry_ids, found.payloads), residues)
+        _note_copies(history, str(bookie), record, (found.entry_ids, found.payloads), stripes)
         first = through + 1
     return True, copies
 
@@ -280,18 +280,18 @@ def _note_copies(
     bookie: str,
     record: LedgerMetadata,
     found: tuple[Sequence[int], Iterable[bytes | memoryview]],
-    residues: int,
+    stripes: int,
 ) -> None:
     numbers, payloads = found[0], list(found[1])
     if not numbers:
         return
     ledger, period = int(record.ledger_id), record.ensemble_size
     striped = period > record.write_quorum
-    if striped and list(numbers) == _share(numbers[0], numbers[-1], period, residues):
-        share = {"period": period, "residues": residues}
+    if striped and list(numbers) == _ids_of(numbers[0], numbers[-1], period, stripes):
+        which = {"period": period, "residues": stripes}
         hashes = entry_hashes(payloads)
         history.note(
-            "scan", "replica", bookie=bookie, ledger=ledger, first=numbers[0], hashes=hashes, **share
+            "scan", "replica", bookie=bookie, ledger=ledger, first=numbers[0], hashes=hashes, **which
         )
         return
     start = 0

@@ -20,7 +20,7 @@ from quire.cli.local.local_cluster import LocalCluster
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ledger.notes import LedgerNotes
-from quire.core.ledger.shares import BookieShare, gaps, shares
+from quire.core.ledger.stripes import BookieStripes, bookie_stripes, gaps
 from quire_testing.history import Event, History, Verdict, judge
 from quire_testing.recording import RecordedAppends
 
@@ -95,7 +95,7 @@ def judged(events: Iterable[Event], *looked_at: int) -> Verdict:
 
 async def lacking(
     client: Any, ledger_id: int, last: int | None = None
-) -> tuple[LedgerNotes, list[BookieShare], list[BookieShare]]:
+) -> tuple[LedgerNotes, list[BookieStripes], list[BookieStripes]]:
     """What a ledger's record says of holes, what each of its bookies should hold, and what of that they do not list.
 
     Args:
@@ -105,11 +105,11 @@ async def lacking(
     """
     record, notes, _ = await client.ledger_store.read_with_notes(ledger_id)
     access, held = LedgerAccess.of(record), {}
-    wanted = list(shares(record, last))
-    for bookie in {share.bookie for share in wanted}:
+    wanted = list(bookie_stripes(record, last))
+    for bookie in {part.bookie for part in wanted}:
         answer, held[bookie] = await client.bookies.list_entries(bookie, access)
         assert answer in (Answer.OK, Answer.NO_LEDGER), answer
-    return notes, wanted, [gap for share in wanted for gap in gaps(share, held[share.bookie])]
+    return notes, wanted, [gap for part in wanted for gap in gaps(part, held[part.bookie])]
 
 
 class Loader:

@@ -62,9 +62,7 @@ async def unrecorded(client: Client, ledger_id: int, last: int | None = None) ->
     """How many copies are neither on their bookie nor a hole of the record, and how many the record calls holes."""
     notes, wanted, gaps = await lacking(client, ledger_id, last)
     missing = sum(not is_hole(notes, gap.bookie, entry_id) for gap in gaps for entry_id in gap.ids())
-    return missing, sum(
-        is_hole(notes, share.bookie, entry_id) for share in wanted for entry_id in share.ids()
-    )
+    return missing, sum(is_hole(notes, part.bookie, entry_id) for part in wanted for entry_id in part.ids())
 
 
 def command(made: LocalCluster, *words: str, given: bytes = b"") -> tuple[int, dict[str, object]]:

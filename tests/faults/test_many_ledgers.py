@@ -97,7 +97,7 @@ class Bookie:
             body = bytes(
                 encode_run(
                     ledger_id, entry_id, entry_id, [head, b"x" * 20], [len(head) + 20],
-                    digest_type=int(DigestType.CRC32C), period=1, residues=1,
+                    digest_type=int(DigestType.CRC32C), period=1, stripes=1,
                 )
             )  # fmt: skip
             access = LedgerAccess(LedgerId(ledger_id), KEY, 0, DIGEST)

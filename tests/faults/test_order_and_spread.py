@@ -1,4 +1,4 @@
-"""Order and spread: a million appends complete in id order; striping gives every bookie its share; every triple works."""
+"""Order and spread: a million appends complete in id order; striping gives every bookie its stripes; every triple works."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from quire.client.config import ClientConfig
 from quire.client.repairing.scrubbing import ReplicaCheck
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerState
-from quire.core.ledger.shares import BookieShare, shares
+from quire.core.ledger.stripes import BookieStripes, bookie_stripes
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.connect import open_store
@@ -375,9 +375,9 @@ async def stopped_during_a_check(folder: Path, ledgers: int) -> dict[str, Any]:
             async with under_way:
                 record = await client.ledger_metadata(ledger)
                 replicas = ReplicaCheck(client.bookies, record, timeout_ms=1_000)
-                by_bookie: dict[BookieId, list[BookieShare]] = {}
-                for share in shares(record):
-                    by_bookie.setdefault(share.bookie, []).append(share)
+                by_bookie: dict[BookieId, list[BookieStripes]] = {}
+                for part in bookie_stripes(record):
+                    by_bookie.setdefault(part.bookie, []).append(part)
                 for bookie, mine in by_bookie.items():
                     findings = await replicas.audit(bookie, mine)
                     found[0] += len(findings)

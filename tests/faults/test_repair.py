@@ -16,7 +16,7 @@ from quire.cli.local.local_cluster import LocalCluster
 from quire.client.client import Client
 from quire.core.answers import Answer
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
-from quire.core.ledger.shares import shares
+from quire.core.ledger.stripes import bookie_stripes
 
 Rounds = Callable[[int, int], int]
 Record = Callable[[str, dict[str, Any]], None]
@@ -94,10 +94,10 @@ async def gone_for_good(
             await asyncio.to_thread(local.kill, local.bookies.index(gone))
             before = {ledger: await client.ledger_metadata(ledger) for ledger in closed}
             wanted = sum(
-                share.count
+                part.count
                 for record in before.values()
-                for share in shares(record)
-                if share.bookie == gone.id
+                for part in bookie_stripes(record)
+                if part.bookie == gone.id
             )
             taken = await stored(client)
             for _ in range(kills):

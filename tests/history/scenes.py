@@ -29,9 +29,9 @@ def hashes(first: int, last: int, tag: str = "entry") -> str:
     return entry_hashes(payloads(first, last, tag))
 
 
-def striped(low: int, high: int, period: int, residues: int, tag: str = "entry") -> str:
-    """The hashes of a share's entries."""
-    wanted = [number for number in range(low, high + 1) if residues >> number % period & 1]
+def striped(low: int, high: int, period: int, stripes: int, tag: str = "entry") -> str:
+    """The hashes of the entries of some stripes."""
+    wanted = [number for number in range(low, high + 1) if stripes >> number % period & 1]
     return "".join(hashes(number, number, tag) for number in wanted)
 
 
@@ -135,16 +135,16 @@ def striped_ledger(history: History) -> None:
         ack_quorum=2,
         fragments=[[0, ["b1", "b2", "b3"]]],
     )
-    for bookie, first, residues in (("b1", 0, 0b101), ("b2", 0, 0b011), ("b3", 1, 0b110)):
-        share = {"period": 3, "residues": residues}
+    for bookie, first, stripes in (("b1", 0, 0b101), ("b2", 0, 0b011), ("b3", 1, 0b110)):
+        which = {"period": 3, "residues": stripes}
         history.note(
             "scan",
             "replica",
             bookie=bookie,
             ledger=4,
             first=first,
-            hashes=striped(first, 11, 3, residues),
-            **share,
+            hashes=striped(first, 11, 3, stripes),
+            **which,
         )
         history.note("scan", "scanned", bookie=bookie, ledger=4)
 

@@ -17,7 +17,7 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger.metadata import DigestType
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.bundles import PART, decode_parts, open_bundle
 from quire.wire.entry import EntryDigest

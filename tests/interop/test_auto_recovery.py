@@ -19,7 +19,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.notes import EntryRange
-from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.quorum import stripes_of_slot
 from quire.core.repair.marks import MarkReason, RepairMark
 from quire.env.real import RealClock
 from quire.metadata.repairs import RepairStore
@@ -40,7 +40,7 @@ def members(record: LedgerMetadata) -> set[str]:
 
 
 async def listed(client: Any, record: LedgerMetadata) -> dict[str, int]:
-    """How many entries of a closed ledger each of its bookies lists, as far as they are its share."""
+    """How many entries of a closed ledger each of its bookies lists, as far as they are in its stripes."""
     access, found = LedgerAccess.of(record), Counter[str]()
     ends = [int(fragment.first_entry) for fragment in record.fragments] + [int(record.last_entry) + 1]
     for fragment, (first, end) in zip(record.fragments, pairwise(ends), strict=True):
@@ -51,12 +51,12 @@ async def listed(client: Any, record: LedgerMetadata) -> dict[str, int]:
             assert answer is Answer.OK, (bookie, answer)
             held = {
                 number
-                for low, high, period, classes, _ in groups
+                for low, high, period, stripes, _ in groups
                 for number in range(low, high + 1)
-                if classes >> number % period & 1
+                if stripes >> number % period & 1
             }
-            share = residues_of_slot(slot, record.ensemble_size, record.write_quorum)
-            wanted = {number for number in range(first, end) if share >> number % record.ensemble_size & 1}
+            stripes = stripes_of_slot(slot, record.ensemble_size, record.write_quorum)
+            wanted = {number for number in range(first, end) if stripes >> number % record.ensemble_size & 1}
             found[str(bookie)] += len(held & wanted)
     return found
 
@@ -70,7 +70,7 @@ async def nobody_needs(client: Any, ledgers: list[int], gone: str) -> bool:
 
 
 async def all_is_there(client: Any, java: JavaClient, uri: str, made: list[int]) -> int:
-    """Both languages read every ledger, and every bookie of its record lists its share of it."""
+    """Both languages read every ledger, and every bookie of its record lists its entries of it."""
     copies = 0
     ledgers = Ledgers(client, java, uri)
     for ledger in made:
@@ -133,7 +133,7 @@ async def auto_recovery(peers: JavaPeers, folder: Path, each: int = EACH) -> dic
 
 
 async def moved(client: Any, before: dict[int, LedgerMetadata], gone: str) -> dict[str, int]:
-    """Onto how many bookies of which language the shares of a bookie went, ledger by ledger."""
+    """Onto how many bookies of which language the entries of a bookie went, ledger by ledger."""
     onto = {"python": 0, "java": 0}
     for ledger, record in before.items():
         if gone not in members(record):

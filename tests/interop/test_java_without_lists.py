@@ -15,7 +15,7 @@ from quire.client.repairing.scrubbing import ReplicaCheck
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.replica import Replica
-from quire.core.ledger.shares import shares
+from quire.core.ledger.stripes import bookie_stripes
 from support.java_peers import PATIENT, PATIENT_CLIENT, own_peers
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800), pytest.mark.slow]
@@ -43,14 +43,14 @@ async def test_an_audit_and_a_repair_ask_for_one_list_and_read_the_rest(
                 await writer.append_many([b"%d" % entry for entry in range(ENTRIES)])
                 await writer.close()
                 record = await client.ledger_metadata(writer.ledger_id)
-                for share in shares(record):
+                for part in bookie_stripes(record):
                     if number % 2:
                         check = ReplicaCheck(client.bookies, record, 5_000)
-                        assert await check.audit(share.bookie, [share]) == []
+                        assert await check.audit(part.bookie, [part]) == []
                     else:
                         access = LedgerAccess.of(record)
                         told = await replica_list(
-                            client.bookies, share.bookie, record, access, timeout_ms=5_000
+                            client.bookies, part.bookie, record, access, timeout_ms=5_000
                         )
                         assert told.answer is Answer.OK
                         assert not Replica(told, 1).lacks(0, 0, ENTRIES - 1)

@@ -189,7 +189,7 @@ class World:
             bookie = self.bookies[effect.bookie]
             if not lost or happens:
                 for entry_id in range(effect.first, effect.last + 1):
-                    if effect.residues >> entry_id % effect.period & 1:
+                    if effect.stripes >> entry_id % effect.period & 1:
                         bookie.add(entry_id, effect.last_add_confirmed, recovery=True)
             answer = Answer.TIMED_OUT if lost else Answer.OK
             machine.adds_answered(effect.slot, effect.bookie, effect.first, effect.last, answer)

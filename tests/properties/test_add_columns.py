@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ledger.metadata import DigestType
-from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.quorum import stripes_of_slot
 from quire.net.bookkeeper.asked import RunAsked
 from quire.net.bookkeeper.runs_expected import RunsExpected, v2_ledger_of, v2_place_of, v3_place_of
 from quire.net.run_frames import RunEncoder
@@ -32,12 +32,12 @@ SHAPES = st.sampled_from([(1, 1), (3, 2), (5, 3)])
 
 @st.composite
 def runs(draw: st.DrawFn) -> RunView:
-    """A run with consecutive ids, or a bookie's share of a striped one; entries of one size, or of several."""
+    """A run with consecutive ids, or a bookie's stripes of one; entries of one size, or of several."""
     ensemble, quorum = draw(SHAPES)
     period = ensemble if quorum < ensemble else 1
-    residues = residues_of_slot(draw(st.integers(0, 4)) % ensemble, ensemble, quorum) if period > 1 else 1
+    stripes = stripes_of_slot(draw(st.integers(0, 4)) % ensemble, ensemble, quorum) if period > 1 else 1
     start = draw(SOME_IDS)
-    ids = list(ids_in(start, start + draw(st.integers(6, 150)), period, residues))
+    ids = list(ids_in(start, start + draw(st.integers(6, 150)), period, stripes))
     ledger_id = draw(SOME_IDS)
     sizes = draw(st.lists(st.integers(32, 40), min_size=1, max_size=draw(st.sampled_from([1, 3]))))
     entries = [
@@ -45,7 +45,7 @@ def runs(draw: st.DrawFn) -> RunView:
         for number, entry_id in enumerate(ids)
     ]
     body = encode_run(
-        ledger_id, ids[0], ids[-1], entries, list(map(len, entries)), digest_type=0, period=period, residues=residues
+        ledger_id, ids[0], ids[-1], entries, list(map(len, entries)), digest_type=0, period=period, stripes=stripes
     )  # fmt: skip
     return RunView.parse(body)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import MalformedFrameError
-from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.quorum import stripes_of_slot
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.proto.bookkeeper_protocol_pb2 import ADD_ENTRY, Request
 from quire.wire.run import ids_in
@@ -144,12 +144,12 @@ def test_frames_are_found_in_whatever_piece_they_come(data: bytes, cut: int) -> 
 @given(st.integers(0, 50), st.integers(0, 60), st.integers(1, 9), st.integers(1, 9), st.integers(0, 8))
 def test_lists_of_striped_entries(first: int, count: int, ensemble: int, quorum: int, slot: int) -> None:
     quorum, slot = min(quorum, ensemble), slot % ensemble
-    residues = residues_of_slot(slot, ensemble, quorum) if quorum < ensemble else 1
+    stripes = stripes_of_slot(slot, ensemble, quorum) if quorum < ensemble else 1
     period = ensemble if quorum < ensemble else 1
-    ids = list(ids_in(first, first + count, period, residues))
+    ids = list(ids_in(first, first + count, period, stripes))
     if not ids:
         return
-    made = bookkeeper.encode_entry_list([(ids[0], ids[-1], period, residues)])
+    made = bookkeeper.encode_entry_list([(ids[0], ids[-1], period, stripes)])
     listed = [entry_id for held in bookkeeper.decode_entry_list(made) for entry_id in ids_in(*held)]
     assert sorted(listed) == ids
 

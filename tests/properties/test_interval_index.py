@@ -36,21 +36,21 @@ IDS = 60
 
 
 @st.composite
-def shares(draw: st.DrawFn) -> tuple[int, int, int, int]:
-    """(first, last, period, residues) of a legal run."""
+def run_shapes(draw: st.DrawFn) -> tuple[int, int, int, int]:
+    """(first, last, period, stripes) of a legal run."""
     period = draw(st.sampled_from([1, 1, 1, 3, 4]))
-    residues = 1 if period == 1 else draw(st.integers(1, (1 << period) - 1))
+    stripes = 1 if period == 1 else draw(st.integers(1, (1 << period) - 1))
     a, b = sorted([draw(st.integers(0, IDS)), draw(st.integers(0, IDS))])
-    ids = ids_in(a, b, period, residues)
+    ids = ids_in(a, b, period, stripes)
     if not ids:
         a = b = draw(st.integers(0, IDS))
         return a, b, 1, 1
-    return ids[0], ids[-1], period, residues
+    return ids[0], ids[-1], period, stripes
 
 
-def row_for(share: tuple[int, int, int, int], lsn: int) -> Row:
-    first, last, period, residues = share
-    return Row(1, 0, first, last, lsn, lsn, 100, count_ids(*share), period, 0, 3, 0x81, residues)
+def row_for(shape: tuple[int, int, int, int], lsn: int) -> Row:
+    first, last, period, stripes = shape
+    return Row(1, 0, first, last, lsn, lsn, 100, count_ids(*shape), period, 0, 3, 0x81, stripes)
 
 
 @given(st.lists(st.tuples(st.integers(0, IDS), st.integers(0, 15)), max_size=40))
@@ -64,11 +64,11 @@ def test_intervals_are_disjoint_and_the_newest_wins(spans: list[tuple[int, int]]
     assert found == model
 
 
-@given(st.lists(shares(), max_size=25), st.integers(0, 25), st.randoms())
+@given(st.lists(run_shapes(), max_size=25), st.integers(0, 25), st.randoms())
 def test_rows_taken_in_bulk_are_as_if_taken_one_by_one(
     runs: list[tuple[int, int, int, int]], middle: int, chance: random.Random
 ) -> None:
-    rows = [row_for(share, number + 1) for number, share in enumerate(runs)]
+    rows = [row_for(shape, number + 1) for number, shape in enumerate(runs)]
     one_by_one, bulk = RowTable(), RowTable()
     for row in rows:
         one_by_one.add(row, max(-1, row.lsn - 5))
@@ -85,7 +85,7 @@ def test_rows_taken_in_bulk_are_as_if_taken_one_by_one(
         assert sorted(streams[0]) == sorted(streams[1])
 
 
-ROWS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 1), shares()), min_size=1, max_size=8)
+ROWS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 1), run_shapes()), min_size=1, max_size=8)
 """Ledger, origin term and ids of some rows."""
 STEP = st.one_of(
     st.tuples(st.just("bundle"), ROWS),
@@ -120,10 +120,10 @@ def test_what_is_indexed_late_is_found_as_if_it_had_been_at_once(
                 assert look(late, some) == look(at_once, some)
                 continue
             rows = []
-            for number, (ledger_id, term, share) in enumerate(some):
+            for number, (ledger_id, term, shape) in enumerate(some):
                 lsn += 1
                 old = lsn - 90 if what == "carried" else lsn
-                row = row_for(share, old)._replace(ledger_id=ledger_id, origin_term=term, offset8=lsn)
+                row = row_for(shape, old)._replace(ledger_id=ledger_id, origin_term=term, offset8=lsn)
                 rows.append(row)
                 if what == "carried":
                     late.add_carried(row)
@@ -162,16 +162,16 @@ def test_a_lookup_indexes_the_rows_of_its_ledger_and_few_others() -> None:
     assert not table._ahead
 
 
-@given(st.lists(shares(), max_size=25), st.integers(0, IDS), st.integers(0, IDS), st.integers(1, 4))
+@given(st.lists(run_shapes(), max_size=25), st.integers(0, IDS), st.integers(0, IDS), st.integers(1, 4))
 @settings(max_examples=300)
 def test_lookups_over_several_tables_agree_with_a_dict(
     runs: list[tuple[int, int, int, int]], low: int, length: int, tables: int
 ) -> None:
     held = [RowTable() for _ in range(tables)]
     model: dict[int, int] = {}
-    for number, share in enumerate(runs):
-        held[number % tables].add(row_for(share, number + 1), -1)
-        model.update(dict.fromkeys(ids_in(*share), number + 1))
+    for number, shape in enumerate(runs):
+        held[number % tables].add(row_for(shape, number + 1), -1)
+        model.update(dict.fromkeys(ids_in(*shape), number + 1))
     streams = [
         piece
         for index, table in enumerate(held)
@@ -187,7 +187,7 @@ def test_lookups_over_several_tables_agree_with_a_dict(
         assert piece.first > last
         last = piece.last
         for entry_id in ids_in(
-            max(piece.first, row.first), min(piece.last, row.last), row.period, row.residues
+            max(piece.first, row.first), min(piece.last, row.last), row.period, row.stripes
         ):
             assert entry_id not in found
             found[entry_id] = row.lsn
@@ -197,11 +197,11 @@ def test_lookups_over_several_tables_agree_with_a_dict(
     }
 
 
-@given(st.lists(shares(), min_size=1, max_size=25))
+@given(st.lists(run_shapes(), min_size=1, max_size=25))
 def test_a_table_from_sorted_rows_is_the_table(runs: list[tuple[int, int, int, int]]) -> None:
     table = RowTable()
-    for number, share in enumerate(runs):
-        table.add(row_for(share, number + 1), -1)
+    for number, shape in enumerate(runs):
+        table.add(row_for(shape, number + 1), -1)
     again = table_of(sort_rows(table.rows))
     for one, other in zip(
         sorted(resolve(sorted(p for s in table.pieces(1, 0, IDS, 0) for p in s), 0, IDS)),
@@ -262,9 +262,9 @@ class Model:
         self.serial += 1
         payload = b"%d:" % self.serial + bytes(chance.choice([10, 100, 2000]))
         period = chance.choice([1, 1, 1, 3])
-        residues = 1 if period == 1 else chance.randrange(1, 8)
+        stripes = 1 if period == 1 else chance.randrange(1, 8)
         first = chance.randrange(200)
-        ids = ids_in(first, first + chance.choice([0, 0, 5, 20]), period, residues)
+        ids = ids_in(first, first + chance.choice([0, 0, 5, 20]), period, stripes)
         if not ids:
             return
         put(
@@ -274,7 +274,7 @@ class Model:
                 ids[0],
                 ids[-1],
                 period=period,
-                residues=residues,
+                stripes=stripes,
                 payload=payload,
                 origin_term=term,
             ),
@@ -326,8 +326,8 @@ class Model:
             assert read_all(self.storage, ledger_id, low, high, bytes_max, origin_term=term) == expected
             assert read_all(self.storage, ledger_id, low, high, bytes_max, origin_term=9) == {}
         for ledger_id in [*LEDGERS, *STREAMS]:
-            shares = self.storage.held_from(ledger_id, 0)
-            held = {(i, share.origin_term) for share in shares for i in ids_in(*share[:4])}
+            shapes = self.storage.held_from(ledger_id, 0)
+            held = {(i, shape.origin_term) for shape in shapes for i in ids_in(*shape[:4])}
             assert held == {
                 (i, term)
                 for one, term in HOLDERS
@@ -347,7 +347,7 @@ class Model:
             body = memoryview(encode_held(page, following))
             assert decode_held(body, at) == (page, following)
             assert len(page) >= intervals_max or following == WHOLE_LIST
-            found.update((i, share.origin_term) for share in page for i in ids_in(*share[:4]))
+            found.update((i, shape.origin_term) for shape in page for i in ids_in(*shape[:4]))
             at = following
         assert found == {one for one in held if one[0] >= first}
 

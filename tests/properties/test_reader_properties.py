@@ -17,7 +17,7 @@ HOLDS, LACKS, DAMAGED = "holds", "lacks", "damaged"
 
 
 class Bookie:
-    """Copies of a share, some missing, some damaged; an answer is of limited size, and may say less than it could."""
+    """Copies of a bookie's stripes, some missing, some damaged; an answer is of limited size, and may say less than it could."""
 
     def __init__(
         self, chance: random.Random, slot: int, first: int, last: int, quorums: tuple[int, int]
@@ -141,16 +141,16 @@ def test_a_lac_is_the_highest_of_a_covering_set(seed, quorums) -> None:
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 5)), max_size=3),
     st.sampled_from([(1, 1), (0b011, 3), (0b101, 4)]),
 )
-def test_how_far_an_answer_tells(first, count, held, conclusive, spans, share) -> None:
-    residues, period = share
+def test_how_far_an_answer_tells(first, count, held, conclusive, spans, shape) -> None:
+    stripes, period = shape
     last = first + count
-    held = [e for e in held if first <= e <= last and residues >> e % period & 1]
+    held = [e for e in held if first <= e <= last and stripes >> e % period & 1]
     unknown = [(lower, lower + length) for lower, length in spans]
-    through = told_through(first, last, held, conclusive, unknown, residues, period)
+    through = told_through(first, last, held, conclusive, unknown, stripes, period)
     assert first - 1 <= through <= last
 
     def told(e: int) -> bool:
         in_unknown = any(lower <= e <= upper for lower, upper in unknown)
-        return e <= conclusive or e in held or in_unknown or not residues >> e % period & 1
+        return e <= conclusive or e in held or in_unknown or not stripes >> e % period & 1
 
     assert all(told(e) for e in range(first, through + 1)), "nothing is claimed that was not told"

@@ -1,6 +1,6 @@
 """A bookie's disk against a dictionary of entries: whatever is put, dropped, deleted, given back or cut, every answer is equal.
 
-Runs overlap, of several classes of residues and, of a stream, of several terms. Ranges are dropped up to an LSN, ledgers
+Runs overlap, of several stripes and, of a stream, of several terms. Ranges are dropped up to an LSN, ledgers
 are truncated, emptied, deleted and put in limbo; segments fill and are given back, at once or in slices; the bookie stops,
 is killed or loses power, and may find no descriptor for a read while it compacts.
 """
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.bookie.limbo import Limbo
 from quire.core.ids import ID_MAX
-from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.quorum import stripes_of_slot
 from quire.storage.formats.segment_format import SegmentRecordKind
 from quire.storage.formats.state_format import DEAD_RANGES_MAX
 from quire.wire.run import ids_in
@@ -117,20 +117,20 @@ class World:
         term = chance.choice(TERMS) if ledger_id in STREAMS else 0
         first = chance.randrange(LAST)
         last = min(first + chance.choice((0, 1, 3, 9, 30)), LAST)
-        period, residues = 1, 1
+        period, stripes = 1, 1
         if chance.random() < 0.3:
-            period, residues = (
+            period, stripes = (
                 PERIOD,
-                residues_of_slot(chance.randrange(PERIOD), PERIOD, chance.choice((1, 2))),
+                stripes_of_slot(chance.randrange(PERIOD), PERIOD, chance.choice((1, 2))),
             )
-            ids = list(ids_in(first, last, period, residues))
+            ids = list(ids_in(first, last, period, stripes))
             if not ids:
                 return
             first, last = ids[0], ids[-1]
         self.serial += 1
         payload = b"%d " % self.serial * chance.choice((1, 1, 40, 400))
         run = make_run(
-            ledger_id, first, last, period=period, residues=residues, payload=payload, origin_term=term
+            ledger_id, first, last, period=period, stripes=stripes, payload=payload, origin_term=term
         )
         put(storage, run, self.sink, lac=chance.choice((-1, first)), recovery=chance.random() < 0.3)
         for entry_id in run.ids():
@@ -314,7 +314,7 @@ class World:
         at = row.offset + RECORD_HEADER_BYTES + self.chance.randrange(row.body_bytes)
         self.files.nodes[str(storage._files.path(sequence))].data[at] ^= 1 << self.chance.randrange(8)
         rotten = self.models[ledger_id].rotten.setdefault(row.origin_term, {})
-        for entry_id in ids_in(row.first, row.last, row.period, row.residues):
+        for entry_id in ids_in(row.first, row.last, row.period, row.stripes):
             rotten[entry_id] = max(row.lsn, rotten.get(entry_id, 0))
         if row.period > 1:
             self.models[ledger_id].blurred.setdefault(row.origin_term, set()).update(
@@ -364,7 +364,7 @@ class World:
         terms = TERMS if ledger_id in STREAMS else (0,)
         held: dict[int, set[int]] = {}
         for each in storage.held_from(ledger_id, 0):
-            ids = ids_in(each.first, each.last, each.period, each.residues)
+            ids = ids_in(each.first, each.last, each.period, each.stripes)
             assert not held.setdefault(each.origin_term, set()).intersection(ids)
             held[each.origin_term].update(ids)
         for term in terms:

@@ -9,9 +9,9 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
-from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.quorum import stripes_of_slot
 from quire.core.ledger.replica import ReplicaList
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.core.repair.effects import (
     REPAIR_TABLE,
     CopyRange,
@@ -148,7 +148,7 @@ class RepairedLedger:
         )
 
     def whole(self) -> bool:
-        """Whether every bookie of every decided fragment has its share on its disk, for all that was read of it."""
+        """Whether every bookie of every decided fragment has its entries on its disk, for all that was read of it."""
         record = self.record
         assert record is not None
         for index, fragment in enumerate(record.fragments):
@@ -156,9 +156,9 @@ class RepairedLedger:
             if last is None:
                 continue
             for slot, bookie in enumerate(fragment.ensemble):
-                residues = residues_of_slot(slot, record.ensemble_size, record.write_quorum)
+                stripes = stripes_of_slot(slot, record.ensemble_size, record.write_quorum)
                 held = self.disks.get(bookie, set()) | self.rotten.get(bookie, set())
                 for entry in range(fragment.first_entry, last + 1):
-                    if residues >> entry % record.ensemble_size & 1 and entry not in held:
+                    if stripes >> entry % record.ensemble_size & 1 and entry not in held:
                         return False
         return True

@@ -344,9 +344,7 @@ class Recovery:
         """A recovery add arrives, or does not."""
         effect = self._take(e.SendRecoveryAdds, bookie)
         if answer is Answer.OK:
-            ids = [
-                i for i in range(effect.first, effect.last + 1) if effect.residues >> i % effect.period & 1
-            ]
+            ids = [i for i in range(effect.first, effect.last + 1) if effect.stripes >> i % effect.period & 1]
             answer = self.stage.bookies[bookie].add(ids, effect.last_add_confirmed, recovery=True)
         self.machine.adds_answered(effect.slot, effect.bookie, effect.first, effect.last, answer)
         self.listen()

@@ -116,13 +116,13 @@ def make_run(
     last: int,
     *,
     period: int = 1,
-    residues: int = 1,
+    stripes: int = 1,
     payload: bytes = b"x" * 100,
     lac: int = -1,
     origin_term: int = 0,
 ) -> RunView:
     """A run whose entries all have the payload followed by their id; of a stream, with an origin term."""
-    ids = list(ids_in(first, last, period, residues))
+    ids = list(ids_in(first, last, period, stripes))
     payloads = [payload + b"/%d" % entry_id for entry_id in ids]
     entries: list[bytes] = []
     sizes: list[int] = []
@@ -141,7 +141,7 @@ def make_run(
         sizes,
         digest_type=int(DigestType.CRC32C),
         period=period,
-        residues=residues,
+        stripes=stripes,
         origin_term=origin_term,
         scheme=SCHEME_TERMS if origin_term else SCHEME_PLAIN,
     )

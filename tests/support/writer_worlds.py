@@ -13,7 +13,7 @@ from quire.core.ledger import effects as e
 from quire.core.ledger.guarantee import GUARANTEED
 from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.ledger.placement import slots_for_absent
-from quire.core.ledger.quorum import residues_of_slot, write_set, write_set_masks
+from quire.core.ledger.quorum import stripes_of_slot, write_set, write_set_masks
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import Status, WriterLimits
 from quire_testing.explorer.switches import Rules
@@ -248,8 +248,8 @@ class World:
             case e.SendRun(run, first, last, lac, slots):
                 assert lac <= self.confirmed, "a header never carries more than callers have heard"
                 for slot in slots:
-                    residues = residues_of_slot(slot, self.E, self.Qw)
-                    ids = {entry for entry in range(first, last + 1) if residues >> entry % self.E & 1}
+                    stripes = stripes_of_slot(slot, self.E, self.Qw)
+                    ids = {entry for entry in range(first, last + 1) if stripes >> entry % self.E & 1}
                     assert ids
                     self.adds[ensemble[slot]].append((slot, run, ids))
             case e.DropUnsent(_, bookie):

@@ -124,7 +124,7 @@ def _share(adds: e.SendRecoveryAdds | EntryRange) -> str:
     """Which of a striped range one bookie is sent."""
     if adds.period == 1:
         return ""
-    return f" classes {[r for r in range(adds.period) if adds.residues >> r & 1]} of {adds.period}"
+    return f" stripes {[r for r in range(adds.period) if adds.stripes >> r & 1]} of {adds.period}"
 
 
 def effect_line(effect: object, ensemble: Sequence[BookieId]) -> str:

@@ -87,5 +87,5 @@ def last_id(piece: RunPiece) -> int:
     """The highest entry id of a piece, -1 if it has none: of a striped run, what is left may hold no id."""
     row = piece.row
     low, high = max(piece.first, row.first), min(piece.last, row.last)
-    ids = ids_in(max(low, high - row.period + 1), high, row.period, row.residues)
+    ids = ids_in(max(low, high - row.period + 1), high, row.period, row.stripes)
     return ids[-1] if ids else -1

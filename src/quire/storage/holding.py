@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.storage.index import RunPiece, is_damaged
 from quire.storage.segments.findings import Damage
 from quire.storage.segments.segment import Segment
@@ -54,7 +54,7 @@ def joined(pieces: Iterator[RunPiece], first: int, origin_term: int) -> Iterator
         low, high = max(piece.first, row.first, first), min(piece.last, row.last)
         if is_damaged(row) or low > high:
             continue
-        shape = (1, 1) if row.entries == 1 else (row.period, row.residues)
+        shape = (1, 1) if row.entries == 1 else (row.period, row.stripes)
         if joined is not None:
             gap = count_ids(joined.last + 1, low - 1, *shape) if low > joined.last + 1 else 0
             if joined[2:4] == shape and not gap:

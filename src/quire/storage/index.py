@@ -2,8 +2,8 @@
 
 `RecentRuns` has bodies in memory: those not yet on disk, and the newest of the rest, so that tail readers never touch it.
 
-Within one segment an `IntervalMap` per (ledger, origin term, period, residues) keeps intervals disjoint: a newer run
-takes over the part that it overlaps and nothing else. Runs of different residues may overlap in ids without covering each
+Within one segment an `IntervalMap` per (ledger, origin term, period, stripes) keeps intervals disjoint: a newer run
+takes over the part that it overlaps and nothing else. Runs of different stripes may overlap in ids without covering each
 other, and so may segments; `resolve` settles that at a lookup, by LSN. "No such entry" is said only when no interval holds
 the id. Entries of different origin terms are different entries, whatever their ids: only a stream has more than one.
 
@@ -25,7 +25,7 @@ from quire.wire.entry import Buffer
 from quire.wire.run import ids_in
 
 SETTLE_IDS_MAX = 1 << 16
-"""How many ids of runs with different residues are settled one by one in a lookup; the caller asks again for more."""
+"""How many ids of runs with different stripes are settled one by one in a lookup; the caller asks again for more."""
 
 LATE_MIN = 64
 """Fewer rows of a bundle are indexed at once: of each ledger at most every `LATE_MIN`th row is late."""
@@ -113,7 +113,7 @@ class IntervalMap:
 
 
 class RowTable:
-    """The runs of one segment in the order they came: packed rows, and an interval map per ledger, term and residues.
+    """The runs of one segment in the order they came: packed rows, and an interval map per ledger, term and stripes.
 
     Where a carried run has come, that is not the order of their LSNs: it holds what no run with a higher one holds.
 
@@ -185,7 +185,7 @@ class RowTable:
             self._late += _ID.pack(ledger_id)
         else:
             holder = self._holder(ledger_id, row.origin_term) if row.origin_term else ledger_id
-            self._insert(holder, row.first, row.last, row.entries, row.period, row.residues, index)
+            self._insert(holder, row.first, row.last, row.entries, row.period, row.stripes, index)
         return index
 
     def add_carried(self, row: Row) -> None:
@@ -196,7 +196,7 @@ class RowTable:
         self.rows += ROW.pack(*row)
         self.lacs.setdefault(row.ledger_id, -1)
         holder = self._holder(row.ledger_id, row.origin_term) if row.origin_term else row.ledger_id
-        intervals = self._map_for(holder, row.entries, row.period, row.residues)
+        intervals = self._map_for(holder, row.entries, row.period, row.stripes)
         intervals.insert_older(
             row.first, row.last, index, lambda other: row_at(self.rows, other).lsn > row.lsn
         )
@@ -231,25 +231,25 @@ class RowTable:
     def _index_rows(self, rows: Buffer, index: int) -> None:
         """Put rows into their maps but where they are already; the first has this index."""
         dense, ahead = self._dense, self._ahead
-        for ledger_id, term, first, last, entries, period, residues in _ROW_IDS.iter_unpack(rows):
+        for ledger_id, term, first, last, entries, period, stripes in _ROW_IDS.iter_unpack(rows):
             if not ahead or index >= ahead.get(ledger_id, 0):
                 holder = self._holder(ledger_id, term) if term else ledger_id
                 if (period == 1 or entries == 1) and isinstance(intervals := dense.get(holder), IntervalMap):
                     intervals.insert(first, last, index)
                 else:
-                    self._insert(holder, first, last, entries, period, residues, index)
+                    self._insert(holder, first, last, entries, period, stripes, index)
             index += 1
 
-    def _map_for(self, holder: Holder, entries: int, period: int, residues: int) -> IntervalMap:
+    def _map_for(self, holder: Holder, entries: int, period: int, stripes: int) -> IntervalMap:
         """The map that a run of this shape belongs to, made if need be."""
         if period == 1 or entries == 1:
             known = self._dense.get(holder)
             if not isinstance(known, IntervalMap):
                 known = self._dense[holder] = IntervalMap() if known is None else self._map_of(known)
             return known
-        classes = self._striped.setdefault(holder, {})
-        found = classes.get((period, residues))
-        intervals = classes[period, residues] = IntervalMap() if found is None else found
+        maps = self._striped.setdefault(holder, {})
+        found = maps.get((period, stripes))
+        intervals = maps[period, stripes] = IntervalMap() if found is None else found
         return intervals
 
     def _holder(self, ledger_id: int, origin_term: int) -> Holder:
@@ -258,13 +258,13 @@ class RowTable:
         return ledger_id, origin_term
 
     def _insert(
-        self, holder: Holder, first: int, last: int, entries: int, period: int, residues: int, index: int
+        self, holder: Holder, first: int, last: int, entries: int, period: int, stripes: int, index: int
     ) -> None:
         """Let a row hold its ids, in the map that it belongs to."""
         if (period == 1 or entries == 1) and holder not in self._dense:
             self._dense[holder] = index
         else:
-            self._map_for(holder, entries, period, residues).insert(first, last, index)
+            self._map_for(holder, entries, period, stripes).insert(first, last, index)
 
     def holds_ledger(self, ledger_id: int) -> bool:
         """Whether any run of a ledger is here."""
@@ -325,7 +325,7 @@ class RowTable:
     def pieces(
         self, ledger_id: int, first: int, last: int, sequence: int, origin_term: int = 0
     ) -> list[Iterator[RunPiece]]:
-        """One ascending stream of pieces of a term that touch first..last for each class of residues."""
+        """One ascending stream of pieces of a term that touch first..last for each set of stripes."""
         return [_pieces(one, self.rows, first, last, sequence) for one in self.maps(ledger_id, origin_term)]
 
 
@@ -405,7 +405,7 @@ def _settle(cluster: list[RunPiece], first: int, last: int) -> Iterator[RunPiece
 
 
 def _settle_ids(cluster: Sequence[RunPiece], first: int, last: int) -> Iterator[RunPiece]:
-    """Settle runs of different residues id by id, a window at a time so that memory stays bounded."""
+    """Settle runs of different stripes id by id, a window at a time so that memory stays bounded."""
     first = max(first, min(piece.first for piece in cluster))
     last = min(last, max(piece.last for piece in cluster))
     for start in range(first, last + 1, SETTLE_IDS_MAX):
@@ -414,7 +414,7 @@ def _settle_ids(cluster: Sequence[RunPiece], first: int, last: int) -> Iterator[
         for index, piece in enumerate(cluster):
             row = piece.row
             low, high = max(piece.first, row.first, start), min(piece.last, row.last, end)
-            for entry_id in ids_in(low, high, row.period, row.residues):
+            for entry_id in ids_in(low, high, row.period, row.stripes):
                 owners[entry_id] = index
         open_first = open_last = owner = -1
         for entry_id in sorted(owners):

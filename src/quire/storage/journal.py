@@ -115,7 +115,7 @@ class Journal:
         last: int = -1,
         token: int = 0,
         lac: int = -1,
-        residues: int = 0,
+        stripes: int = 0,
         count: int = 0,
         flags: int = 0,
         origin_term: int = 0,
@@ -154,7 +154,7 @@ class Journal:
         segment, at, view, offset = group.segment, group.used, group.view, group.offset + group.used
         RECORD_HEAD.pack_into(
             view, at, length, kind, 0, digest_type, period, carried_lsn or lsn, ledger_id, first, last, origin_term, token, lac,
-            residues, count, 0, 0, flags, size, body_checksum, 0,
+            stripes, count, 0, 0, flags, size, body_checksum, 0,
         )  # fmt: skip
         checksum = crc32c(view[at : at + _CHECKSUM_AT], segment.seed ^ (offset & 0xFFFFFFFF))
         U32.pack_into(view, at + _CHECKSUM_AT, checksum)

@@ -22,7 +22,7 @@ from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import DirectoryLostError, StorageError
 from quire.core.ids import ID_MAX
 from quire.core.ledger.placement import RandomSource
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.core.ledger.terms import NO_TERM
 from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Clock, Files, Worker
@@ -400,7 +400,7 @@ class LedgerStorage:
                 last=run.last,
                 token=token,
                 lac=lac,
-                residues=run.residues,
+                stripes=run.stripes,
                 count=run.count,
                 flags=RecordFlag.RECOVERY if recovery else 0,
                 origin_term=origin_term,
@@ -415,7 +415,7 @@ class LedgerStorage:
         # Half the time of a call of `Row`, which every run would pay.
         row = tuple.__new__(Row, (
             ledger_id, origin_term, run.first, run.last, lsn, offset // OFFSET_UNIT, len(body), run.count, run.period,
-            RowFlag.RECOVERY if recovery else 0, run.digest_type, SegmentRecordKind.RUN, run.residues,
+            RowFlag.RECOVERY if recovery else 0, run.digest_type, SegmentRecordKind.RUN, run.stripes,
         ))  # fmt: skip
         table = segment.table
         assert table is not None
@@ -694,7 +694,7 @@ class LedgerStorage:
         return any(piece.row.flags & RowFlag.RECOVERY for piece in pieces)
 
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
-        """(first, last, period, residues) of what is here and not known to be damaged, neighbours joined."""
+        """(first, last, period, stripes) of what is here and not known to be damaged, neighbours joined."""
         return [(each[0], each[1], each[2], each[3]) for each in self.held_from(ledger_id, 0)]
 
     def held_from(self, ledger_id: int, first: int) -> Iterator[HeldInterval]:

@@ -25,7 +25,7 @@ from crc32c import crc32c
 
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger.metadata import DigestType
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.core.ledger.terms import ANY_ORIGIN
 from quire.env.descriptors import is_shortage
 from quire.storage.config import StorageConfig
@@ -61,7 +61,7 @@ _BY_FIRST = attrgetter("first")
 _LOWEST = itemgetter(0)
 _NOTHING_DEAD: Final[tuple[int, Dead]] = (0, ())
 Streams: TypeAlias = Callable[[], list[Iterator[RunPiece]]]
-"""Looks into a segment: ascending pieces of a ledger's runs, dead or not, in one stream for each class of residues."""
+"""Looks into a segment: ascending pieces of a ledger's runs, dead or not, in one stream for each set of stripes."""
 
 
 class RunReader:
@@ -299,7 +299,7 @@ class RunReader:
         for piece in pieces:
             row = piece.row
             low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
-            if low > high or (row.period > 1 and not count_ids(low, high, row.period, row.residues)):
+            if low > high or (row.period > 1 and not count_ids(low, high, row.period, row.stripes)):
                 continue
             more = bool(held.runs or held.places)
             if (more and left <= 0) or len(held.unknown) >= UNKNOWN_INTERVALS_MAX:
@@ -369,7 +369,7 @@ class RunReader:
             OSError: the disk does not give it.
         """
         row = piece.row
-        wanted = count_ids(low, high, row.period, row.residues)
+        wanted = count_ids(low, high, row.period, row.stripes)
         recent = self._recent.get(piece.sequence, row.offset)
         if recent is None and row.body_bytes > SHORT_READ_BYTES and _MUCH * wanted <= row.entries:
             short = self._short(piece, low, high, left, more=more)
@@ -400,7 +400,7 @@ class RunReader:
             row.body_bytes not in PLACED_BYTES
             or is_damaged(row)
             or not piece.whole
-            or _MUCH * count_ids(low, high, row.period, row.residues) <= row.entries
+            or _MUCH * count_ids(low, high, row.period, row.stripes) <= row.entries
             or self._in_memory(piece)
         ):
             return None
@@ -520,8 +520,8 @@ def fitting_part(run: RunView, low: int, high: int, left: int, *, more: bool) ->
 
     One always does unless there is `more` in the response already; then the id may be below `low`.
     """
-    start = count_ids(run.first, low - 1, run.period, run.residues) if low > run.first else 0
-    end = count_ids(run.first, high, run.period, run.residues)
+    start = count_ids(run.first, low - 1, run.period, run.stripes) if low > run.first else 0
+    end = count_ids(run.first, high, run.period, run.stripes)
     offsets = run.offsets()
 
     def size_through(position: int) -> int:
@@ -540,9 +540,9 @@ def fitting_part(run: RunView, low: int, high: int, left: int, *, more: bool) ->
 def cut_run(run: RunView, start: int, end: int, entries: Buffer) -> bytes:
     """The body of some positions of a run."""
     ids = run.ids()[start:end]
-    residues = 1
+    stripes = 1
     if run.period > 1:
-        residues = sum({1 << entry_id % run.period for entry_id in ids})
+        stripes = sum({1 << entry_id % run.period for entry_id in ids})
     return encode_run(
         run.ledger_id,
         ids[0],
@@ -551,7 +551,7 @@ def cut_run(run: RunView, start: int, end: int, entries: Buffer) -> bytes:
         run.sizes[start:end],
         digest_type=run.digest_type,
         period=run.period,
-        residues=residues,
+        stripes=stripes,
         origin_term=run.origin_term,
         scheme=run.scheme,
     )
@@ -576,7 +576,7 @@ class Salvage(NamedTuple):
 
     Attributes:
         runs: of the entries that verify, ascending.
-        damaged: (first, last) of the others; between the ends are the ids of the run's residues.
+        damaged: (first, last) of the others; between the ends are the ids of the run's stripes.
     """
 
     runs: Sequence[RunView]
@@ -586,17 +586,17 @@ class Salvage(NamedTuple):
 def ends_of(row: Row, low: int, high: int) -> tuple[int, int] | None:
     """The lowest and the highest id of a row within low..high; None if it has none there."""
     low, high = max(low, row.first), min(high, row.last)
-    first = next(iter(ids_in(low, min(high, low + row.period - 1), row.period, row.residues)), None)
+    first = next(iter(ids_in(low, min(high, low + row.period - 1), row.period, row.stripes)), None)
     if first is None:
         return None
-    return first, ids_in(max(low, high - row.period + 1), high, row.period, row.residues)[-1]
+    return first, ids_in(max(low, high - row.period + 1), high, row.period, row.stripes)[-1]
 
 
 def positions_of(row: Row, low: int, high: int) -> tuple[int, int]:
     """Positions start:end of the ids low..high in the run of a row."""
     low, high = max(low, row.first), min(high, row.last)
-    start = count_ids(row.first, low - 1, row.period, row.residues) if low > row.first else 0
-    return start, max(start, count_ids(row.first, high, row.period, row.residues)) if high >= low else start
+    start = count_ids(row.first, low - 1, row.period, row.stripes) if low > row.first else 0
+    return start, max(start, count_ids(row.first, high, row.period, row.stripes)) if high >= low else start
 
 
 def salvage(body: Buffer, row: Row, low: int, high: int) -> Salvage:

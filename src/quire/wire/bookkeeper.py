@@ -171,7 +171,7 @@ def run_shapes(ids: Sequence[int], likely_period: int = 1) -> list[tuple[int, in
         likely_period: looked for first: an ensemble size that fitted before.
 
     Returns:
-        (start, end, period, residues) of the positions that make a run each: one for consecutive ids or for a regular
+        (start, end, period, stripes) of the positions that make a run each: one for consecutive ids or for a regular
         part of them, else one for each consecutive stretch.
     """
     first, last, count = ids[0], ids[-1], len(ids)
@@ -179,9 +179,9 @@ def run_shapes(ids: Sequence[int], likely_period: int = 1) -> list[tuple[int, in
         return [(0, count, 1, 1)]
     if count >= _STRIPES_MIN:
         for period in (likely_period, *_PERIODS):
-            residues = sum({1 << entry_id % period for entry_id in ids})
-            if period > 1 and count_ids(first, last, period, residues) == count:
-                return [(0, count, period, residues)]
+            stripes = sum({1 << entry_id % period for entry_id in ids})
+            if period > 1 and count_ids(first, last, period, stripes) == count:
+                return [(0, count, period, stripes)]
     shapes: list[tuple[int, int, int, int]] = []
     start = 0
     for position in range(1, count + 1):
@@ -195,18 +195,18 @@ def encode_entry_list(intervals: Iterable[tuple[int, int, int, int]]) -> bytes:
     """The ids that a bookie holds, as GET_LIST_OF_ENTRIES_OF_LEDGER answers them.
 
     Args:
-        intervals: (first, last, period, residues) each, ascending and disjoint, as `LedgerStorage.held` has them.
+        intervals: (first, last, period, stripes) each, ascending and disjoint, as `LedgerStorage.held` has them.
 
     Returns:
         A header of 64 bytes (version 0, number of groups) and 24 bytes for each group of equal stretches.
     """
     groups: list[tuple[int, int, int, int]] = []
-    for first, last, period, residues in intervals:
+    for first, last, period, stripes in intervals:
         if period == 1:
             groups += _stretches(first, last)
             continue
-        for low, high in _stretches_of(residues, period):
-            # Ids whose residue is in low..high; the stretches at either end may be cut by first and last.
+        for low, high in _stretches_of(stripes, period):
+            # Ids whose stripe is in low..high; the stretches at either end may be cut by first and last.
             start = first - first % period + low
             for begin, size in _striped(start, high - low + 1, period, first, last):
                 groups.append((*begin, size, period if begin[0] != begin[1] else 0))
@@ -220,16 +220,16 @@ def _stretches(first: int, last: int) -> list[tuple[int, int, int, int]]:
     return [(at, at, min(step, last - at + 1), 0) for at in range(first, last + 1, step)]
 
 
-def _stretches_of(residues: int, period: int) -> list[tuple[int, int]]:
+def _stretches_of(stripes: int, period: int) -> list[tuple[int, int]]:
     """The stretches of set bits in a mask, as (low, high)."""
     found: list[tuple[int, int]] = []
-    for residue in range(period):
-        if not residues >> residue & 1:
+    for stripe in range(period):
+        if not stripes >> stripe & 1:
             continue
-        if found and found[-1][1] == residue - 1:
-            found[-1] = (found[-1][0], residue)
+        if found and found[-1][1] == stripe - 1:
+            found[-1] = (found[-1][0], stripe)
         else:
-            found.append((residue, residue))
+            found.append((stripe, stripe))
     return found
 
 
@@ -258,7 +258,7 @@ def decode_entry_list(data: Buffer) -> list[tuple[int, int, int, int]]:
     """The ids in a response to GET_LIST_OF_ENTRIES_OF_LEDGER.
 
     Returns:
-        Intervals (first, last, period, residues) by ascending first id; consecutive ids have period and residues 1.
+        Intervals (first, last, period, stripes) by ascending first id; consecutive ids have period and stripes 1.
 
     Raises:
         MalformedFrameError: another version, cut, groups that are none, or groups that stand for very many stretches.
@@ -295,8 +295,8 @@ def _intervals(start: int, size: int, period: int, repeats: int) -> Iterable[tup
     if repeats == 1 or period == size:
         return [(start, start + (repeats - 1) * period + size - 1, 1, 1)]
     if period <= ENSEMBLE_MAX:
-        residues = sum(1 << (start + i) % period for i in range(size))
-        return [(start, start + (repeats - 1) * period + size - 1, period, residues)]
+        stripes = sum(1 << (start + i) % period for i in range(size))
+        return [(start, start + (repeats - 1) * period + size - 1, period, stripes)]
     starts = range(start, start + min(repeats, _STRETCHES_LISTED_MAX + 2) * period, period)
     return [(at, at + size - 1, 1, 1) for at in starts]
 

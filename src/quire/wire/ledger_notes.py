@@ -161,7 +161,7 @@ def _notes(holes: pb.LedgerHoles | None, lost: pb.LedgerLosses | None, ledger_id
 
 
 def _range_messages(ranges: Iterable[EntryRange]) -> list[pb.EntryRange]:
-    return [pb.EntryRange(first=r.first, last=r.last, period=r.period, residues=r.residues) for r in ranges]
+    return [pb.EntryRange(first=r.first, last=r.last, period=r.period, residues=r.stripes) for r in ranges]
 
 
 def _ranges(messages: Sequence[pb.EntryRange], where: str) -> tuple[EntryRange, ...]:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.core.ledger.terms import ANY_ORIGIN, NO_TERM
 from quire.wire.entry import Buffer
 from quire.wire.native import FRAME_BYTES_MAX, BodyParts, answer_of, encode_text
@@ -410,9 +410,9 @@ def decode_held(body: memoryview, first: int) -> tuple[list[HeldInterval], int]:
         )
         raise MalformedFrameError(msg)
     intervals = [HeldInterval(*held) for held in _HELD.iter_unpack(parts.take(parts.left(), "intervals"))]
-    for low, high, period, residues, _ in intervals:
-        if not (0 <= low <= high and 1 <= period <= ENSEMBLE_MAX and 0 < residues < 1 << period):
-            msg = f"a list of intervals has {low}..{high}, period {period}, residues {residues:#x}"
+    for low, high, period, stripes, _ in intervals:
+        if not (0 <= low <= high and 1 <= period <= ENSEMBLE_MAX and 0 < stripes < 1 << period):
+            msg = f"a list of intervals has {low}..{high}, period {period}, stripes {stripes:#x}"
             raise MalformedFrameError(msg)
     reached = first
     for held in intervals:

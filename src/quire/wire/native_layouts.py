@@ -107,7 +107,7 @@ HELD_FIELDS = Layout(
         Field("first", "q", _ANSWERED),
         Field("last", "q", _ANSWERED),
         Field("period", "B", _ANSWERED),
-        Field("residues", "Q", _ANSWERED),
+        Field("stripes", "Q", _ANSWERED),
         Field("origin term", "Q", _ANSWERED),
     ],
 )

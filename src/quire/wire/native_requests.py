@@ -308,12 +308,12 @@ def plain_run(body: bytes, ledger_id: int) -> tuple[int, int, int, int, int, int
         return None
     # Of a run of one, its table and what its entry says it is follow.
     (
-        version, scheme, digest_type, period, count, run_ledger, first, last, residues, origin_term, table_crc, run_crc,
+        version, scheme, digest_type, period, count, run_ledger, first, last, stripes, origin_term, table_crc, run_crc,
         size, entry_ledger, entry_id,
     ) = _RUN_OF_ONE.unpack_from(body)  # fmt: skip
     if (
         period != 1
-        or residues != 1
+        or stripes != 1
         or version != RUN_VERSION
         or run_ledger != ledger_id
         or digest_type > _DIGEST_TYPE_MAX

@@ -45,7 +45,7 @@ class PlainAdd(_Fields):
 
     kind = Kind.ADD
     period = 1
-    residues = 1
+    stripes = 1
 
 
 AddRequest: TypeAlias = Request | PlainAdd

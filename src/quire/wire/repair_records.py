@@ -155,7 +155,7 @@ def _message(mark: RepairMark, where: str) -> pb.RepairMark:
         reason=mark.reason.value,
         bookie=mark.bookie,
         entries=pb.EntryRange(
-            first=entries.first, last=entries.last, period=entries.period, residues=entries.residues
+            first=entries.first, last=entries.last, period=entries.period, residues=entries.stripes
         ),
         record_version=check_number(mark.record_version, "the record's version", where),
         seen_by=_cut(mark.seen_by, NAME_LENGTH_MAX),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.wire.native_bodies import WHOLE_LIST
 from quire.wire.run import RunPlace, RunView
 

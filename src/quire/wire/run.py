@@ -48,7 +48,7 @@ RUN_FIELDS = Layout(
         Field("ledger id", "q", _SAID),
         Field("first entry id", "q", _SAID),
         Field("last entry id", "q", _SAID),
-        Field("residues", "Q", _SAID),
+        Field("stripes", "Q", _SAID),
         Field("origin term", "Q", FieldUse("client of a stream: above 0", "client, bookie")),
         Field("checksum of the table", "I", _SAID),
         Field("checksum of the header", "I", _SAID),
@@ -86,30 +86,30 @@ def checksum(body: Buffer) -> int:
     return crc32c(body)
 
 
-def ids_in(first: int, last: int, period: int, residues: int) -> range | list[int]:
+def ids_in(first: int, last: int, period: int, stripes: int) -> range | list[int]:
     """The ids of a run in ascending order."""
     if period == 1:
         return range(first, last + 1)
-    return [entry_id for entry_id in range(first, last + 1) if residues >> entry_id % period & 1]
+    return [entry_id for entry_id in range(first, last + 1) if stripes >> entry_id % period & 1]
 
 
-def count_ids(first: int, last: int, period: int, residues: int) -> int:
+def count_ids(first: int, last: int, period: int, stripes: int) -> int:
     """How many ids a run with these bounds has, without listing them."""
     if period == 1:
         return last - first + 1
     whole, rest = divmod(last - first + 1, period)
-    return whole * residues.bit_count() + sum(residues >> (first + i) % period & 1 for i in range(rest))
+    return whole * stripes.bit_count() + sum(stripes >> (first + i) % period & 1 for i in range(rest))
 
 
-def _ids_fit(first: int, last: int, count: int, period: int, residues: int) -> bool:
-    """Whether a run with these bounds and residues has so many entries, the first and the last among them."""
+def _ids_fit(first: int, last: int, count: int, period: int, stripes: int) -> bool:
+    """Whether a run with these bounds and stripes has so many entries, the first and the last among them."""
     return bool(
         1 <= period <= ENSEMBLE_MAX
-        and 0 < residues < 1 << period
+        and 0 < stripes < 1 << period
         and last - first < count * period + period
-        and count == count_ids(first, last, period, residues)
-        and residues >> first % period & 1
-        and residues >> last % period & 1
+        and count == count_ids(first, last, period, stripes)
+        and stripes >> first % period & 1
+        and stripes >> last % period & 1
     )
 
 
@@ -129,7 +129,7 @@ def encode_run(
     *,
     digest_type: int,
     period: int = 1,
-    residues: int = 1,
+    stripes: int = 1,
     origin_term: int = 0,
     scheme: int = SCHEME_PLAIN,
 ) -> bytes:
@@ -142,7 +142,7 @@ def encode_run(
         sizes: the size of each entry, in bytes.
         digest_type: the ledger's digest number, 0 if not known.
         period: 1 for consecutive ids, else the ensemble size.
-        residues: mask of the classes (id mod period) in the run; 1 when the period is 1.
+        stripes: mask of the stripes (id mod period) in the run; 1 when the period is 1.
         origin_term: the term in which the entries were written; 0 on ledgers without terms.
         scheme: how the entries' headers are laid out.
     """
@@ -156,7 +156,7 @@ def encode_run(
         ledger_id,
         first,
         last,
-        residues,
+        stripes,
         origin_term,
         crc32c(table),
     )
@@ -195,7 +195,7 @@ class RunView:
 
     Attributes:
         body: the bytes as they came.
-        ledger_id, first, last, count, period, residues, digest_type, origin_term, scheme: as in the header.
+        ledger_id, first, last, count, period, stripes, digest_type, origin_term, scheme: as in the header.
     """
 
     __slots__ = (
@@ -208,9 +208,9 @@ class RunView:
         "ledger_id",
         "origin_term",
         "period",
-        "residues",
         "scheme",
         "sizes",
+        "stripes",
     )
 
     body: Buffer
@@ -219,7 +219,7 @@ class RunView:
     last: int
     count: int
     period: int
-    residues: int
+    stripes: int
     digest_type: int
     origin_term: int
     scheme: int
@@ -236,15 +236,15 @@ class RunView:
         *,
         digest_type: int,
         period: int = 1,
-        residues: int = 1,
+        stripes: int = 1,
     ) -> RunView:
         """The run of these entries, as `encode_run` makes it: its bytes are not opened again."""
         run = cls.__new__(cls)
         run.body = encode_run(
-            ledger_id, first, last, entries, sizes, digest_type=digest_type, period=period, residues=residues
+            ledger_id, first, last, entries, sizes, digest_type=digest_type, period=period, stripes=stripes
         )
         run.ledger_id, run.first, run.last, run.count = ledger_id, first, last, len(sizes)
-        run.period, run.residues, run.digest_type = period, residues, digest_type
+        run.period, run.stripes, run.digest_type = period, stripes, digest_type
         run.origin_term, run.scheme = 0, SCHEME_PLAIN
         run.sizes = array("I", sizes)
         run._offsets = None  # noqa: SLF001 - the same class
@@ -282,7 +282,7 @@ class RunView:
             ledger_id,
             first,
             last,
-            residues,
+            stripes,
             term,
             table_crc,
             head_crc,
@@ -301,12 +301,12 @@ class RunView:
             ledger_id >= 0
             and 0 <= first <= last <= ID_MAX
             and (
-                (period == residues == 1 and count == last - first + 1)
-                or _ids_fit(first, last, count, period, residues)
+                (period == stripes == 1 and count == last - first + 1)
+                or _ids_fit(first, last, count, period, stripes)
             )
         ):
             msg = (
-                f"a run of ledger {ledger_id} with ids {first}..{last}, period {period}, residues {residues:#x} "
+                f"a run of ledger {ledger_id} with ids {first}..{last}, period {period}, stripes {stripes:#x} "
                 f"does not have {count} entries"
             )
             raise MalformedFrameError(msg, ledger_id=ledger_id)
@@ -318,7 +318,7 @@ class RunView:
         run = cls.__new__(cls)
         run.body = body
         run.ledger_id, run.first, run.last, run.count = ledger_id, first, last, count
-        run.period, run.residues, run.digest_type, run.origin_term = period, residues, digest_type, term
+        run.period, run.stripes, run.digest_type, run.origin_term = period, stripes, digest_type, term
         run.scheme = scheme
         sizes = array("I")
         sizes.frombytes(table)
@@ -381,7 +381,7 @@ class RunView:
 
     def ids(self) -> range | list[int]:
         """The entry ids, ascending; position i of the run is the entry `ids()[i]`."""
-        return ids_in(self.first, self.last, self.period, self.residues)
+        return ids_in(self.first, self.last, self.period, self.stripes)
 
     def offsets(self) -> list[int]:
         """Where each entry starts in the body, and where the last ends: count + 1 numbers."""
@@ -404,10 +404,10 @@ class RunView:
 
     def holds(self, entry_id: int) -> bool:
         """Whether an entry is in this run."""
-        return self.first <= entry_id <= self.last and bool(self.residues >> entry_id % self.period & 1)
+        return self.first <= entry_id <= self.last and bool(self.stripes >> entry_id % self.period & 1)
 
     def position(self, entry_id: int) -> int:
         """The position of an entry that the run holds."""
         if self.period == 1:
             return entry_id - self.first
-        return count_ids(self.first, entry_id, self.period, self.residues) - 1
+        return count_ids(self.first, entry_id, self.period, self.stripes) - 1

@@ -46,7 +46,7 @@ class RecordHeader(NamedTuple):
     origin_term: int
     token: int
     lac: int
-    residues: int
+    stripes: int
     entries: int
     key_id: int
     tenant: int

@@ -204,7 +204,7 @@ class BookieRun:
         body = bytes(
             encode_run(
                 ledger_id, first, first + count - 1, [entry for _, entry in entries],
-                [len(entry) for _, entry in entries], digest_type=int(DigestType.CRC32C), period=1, residues=1,
+                [len(entry) for _, entry in entries], digest_type=int(DigestType.CRC32C), period=1, stripes=1,
                 origin_term=origin, scheme=SCHEME_TERMS if origin else SCHEME_PLAIN,
             )
         )  # fmt: skip

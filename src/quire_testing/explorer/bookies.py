@@ -23,9 +23,9 @@ from quire.core.bookie.ledger import (
 from quire.core.bookie.limbo_decisions import LimboDecisions, once_read
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.quorum import stripes_of_slot
 from quire.core.ledger.replica import ReplicaList
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Reply, Request, entries_text, lacs_of
 from quire_testing.explorer.snapshot import frozen
@@ -457,12 +457,12 @@ class BookieDriver:
         size, write_quorum = self.configuration.ensemble, self.configuration.write_quorum
         if request[0] == "add":
             _, slot, _, first, last, _ = request
-            period, residues = size, residues_of_slot(slot, size, write_quorum)
+            period, stripes = size, stripes_of_slot(slot, size, write_quorum)
         elif request[0] == "copy":
             return int(request[4])
         else:
-            _, _, _, first, last, period, residues, _ = request
-        return sum(1 << entry for entry in range(first, last + 1) if residues >> entry % period & 1)
+            _, _, _, first, last, period, stripes, _ = request
+        return sum(1 << entry for entry in range(first, last + 1) if stripes >> entry % period & 1)
 
 
 def reply_to(waiting: Waiting, answer: Answer, payload: Any = None) -> list[tuple[int, Reply]]:

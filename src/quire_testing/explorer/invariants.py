@@ -43,7 +43,7 @@ INVARIANTS: Final = {
     "V": "valid negatives: what a bookie once held and the record says is its, it holds, or it is in limbo (where limbo ends)",
     "W": "write set full: what a recovery that met no failure wrote back is on the whole write set at its close",
     "RR1": "a repair changes only bookies of decided fragments",
-    "RR2": "who a repair puts into the record holds its share of that fragment",
+    "RR2": "who a repair puts into the record holds its entries of that fragment",
     "RR3": "no entry is called lost that a disk holds",
     "RR4": "no copy is dropped as over-replicated that is the last readable one of an entry",
     "F5": "where a repair says that all is whole it is; what lacks copies can always still be repaired",
@@ -116,7 +116,7 @@ class StoreView(NamedTuple):
 
     end: int | None
     """The last entry, once it is closed."""
-    shares: tuple[int, ...]
+    wanted: tuple[int, ...]
     """For each bookie the entries, as bits, of whose write set the record makes it."""
     fault: str
     """What is wrong with the record's form."""
@@ -244,9 +244,9 @@ class InvariantWatch:
         return view
 
     def _looked_at(self, record: LedgerMetadata | None) -> StoreView:
-        shares = [0] * self._world.n
+        wanted = [0] * self._world.n
         if record is None:
-            return StoreView(None, tuple(shares), "")
+            return StoreView(None, tuple(wanted), "")
         fault, end = "", _end(record)
         try:
             record.checked()
@@ -255,8 +255,8 @@ class InvariantWatch:
         for entry in range(max(self._world.configuration.entries_written, 0 if end is None else end + 1)):
             ensemble = record.ensemble_of(entry)
             for slot in write_set(entry, record.ensemble_size, record.write_quorum):
-                shares[bookie_number(ensemble[slot])] |= 1 << entry
-        return StoreView(end, tuple(shares), fault)
+                wanted[bookie_number(ensemble[slot])] |= 1 << entry
+        return StoreView(end, tuple(wanted), fault)
 
     # --- judging ---------------------------------------------------------------------------------------------------
 
@@ -323,18 +323,18 @@ class InvariantWatch:
             )
         if (
             "I2" in self._names
-            and (entry := _thinnest(seen.shares, bookies, needed, acked, lost)) is not None
+            and (entry := _thinnest(seen.wanted, bookies, needed, acked, lost)) is not None
         ):
-            copies = _copies_of(seen.shares, bookies, entry)
+            copies = _copies_of(seen.wanted, bookies, entry)
             return Violation("I2", f"entry {entry} is acknowledged and on {copies} bookies, not {needed}")
         if "V" in self._names:
-            for share, bookie in zip(seen.shares, bookies, strict=True):
-                if share & bookie.denied and (end is None or share & bookie.denied & (1 << end + 1) - 1):
+            for own, bookie in zip(seen.wanted, bookies, strict=True):
+                if own & bookie.denied and (end is None or own & bookie.denied & (1 << end + 1) - 1):
                     return Violation("V", "a bookie denies what it held, and the record says is its")
         if "I3" not in self._names or end is None:
             return None
-        if (entry := _thinnest(seen.shares, bookies, needed, end, lost)) is not None:
-            copies = _copies_of(seen.shares, bookies, entry)
+        if (entry := _thinnest(seen.wanted, bookies, needed, end, lost)) is not None:
+            copies = _copies_of(seen.wanted, bookies, entry)
             return Violation("I3", f"the ledger ends at {end} and entry {entry} is on {copies} bookies")
         return None
 
@@ -355,8 +355,8 @@ class InvariantWatch:
         for name, through in throughs.items():
             if name not in self._names:
                 continue
-            if (entry := _thinnest(seen.shares, bookies, record.write_quorum, through, 0)) is not None:
-                copies = _copies_of(seen.shares, bookies, entry)
+            if (entry := _thinnest(seen.wanted, bookies, record.write_quorum, through, 0)) is not None:
+                copies = _copies_of(seen.wanted, bookies, entry)
                 return Violation(name, f"entry {entry} is on {copies} bookies of its write quorum")
         return None
 
@@ -390,20 +390,20 @@ class InvariantWatch:
 
 
 def _thinnest(
-    shares: Sequence[int], bookies: Sequence[BookieView], needed: int, last: int, lost: int
+    wanted: Sequence[int], bookies: Sequence[BookieView], needed: int, last: int, lost: int
 ) -> int | None:
     """The first entry up to `last`, not accepted as lost, with fewer than `needed` copies where the record says."""
     at_least = [(1 << last + 1) - 1 & ~lost, *(0,) * needed]
-    for share, bookie in zip(shares, bookies, strict=True):
-        held = share & bookie.held
+    for own, bookie in zip(wanted, bookies, strict=True):
+        held = own & bookie.held
         for copies in range(needed, 0, -1):
             at_least[copies] |= at_least[copies - 1] & held
     missing = at_least[0] & ~at_least[needed]
     return (missing & -missing).bit_length() - 1 if missing else None
 
 
-def _copies_of(shares: Sequence[int], bookies: Sequence[BookieView], entry: int) -> int:
-    return sum(share & bookie.held & 1 << entry != 0 for share, bookie in zip(shares, bookies, strict=True))
+def _copies_of(wanted: Sequence[int], bookies: Sequence[BookieView], entry: int) -> int:
+    return sum(own & bookie.held & 1 << entry != 0 for own, bookie in zip(wanted, bookies, strict=True))
 
 
 def _end(record: LedgerMetadata | None) -> int | None:

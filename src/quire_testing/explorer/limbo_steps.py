@@ -126,7 +126,7 @@ class LimboSteps:
                 moves.append((label, self._with_clearing(state, after)))
 
     def _fill(self, state: State, clearing: Clearing, moves: list[Move]) -> None:
-        """It copies what is decided and what the bookie lacks of its share; where no copy is left, it gives up."""
+        """It copies what is decided and what the bookie lacks of its entries; where no copy is left, it gives up."""
         world = self._world
         record, bookie = self._record(state), clearing.bookie
         lacks = None if record is None else self._lacking(state, record, bookie)

@@ -6,7 +6,7 @@
 | `lac` | lac | nothing waits |
 | `fence` | slot | the bookie's lac; with a guaranteed write quorum (lac, lafr) |
 | `read` | slot, first, last, whether it fences | entries, conclusive through, unknown ranges |
-| `put` | slot, bookie, first, last, period, residues, lac | none |
+| `put` | slot, bookie, first, last, period, stripes, lac | none |
 | `copy` | bookie, first, last, its entries as bits, (bookie, bits) of each source that could not give some, lac | none |
 | `delete` | | nothing waits |
 
@@ -94,13 +94,13 @@ def request_text(request: Request) -> str:
             return f"fence, read lac{_terms_text(term)}"
         case ("read", _, first, last, fence, *terms):
             return f"{'fence, ' if fence else ''}read {first}..{last}{_terms_text(terms)}"
-        case ("put", _, _, first, last, period, residues, lac, *terms):
-            share = (
+        case ("put", _, _, first, last, period, stripes, lac, *terms):
+            stripes_text = (
                 ""
                 if period == 1
-                else f" classes {[r for r in range(period) if residues >> r & 1]} of {period}"
+                else f" stripes {[r for r in range(period) if stripes >> r & 1]} of {period}"
             )
-            return f"recovery add {first}..{last}{share} lac={lac}{_terms_text(terms)}"
+            return f"recovery add {first}..{last}{stripes_text} lac={lac}{_terms_text(terms)}"
         case ("copy", _, first, last, bits, _, origin, term):
             return f"copies of {first}..{last}: {entries_text(bits)}{_terms_text([origin, term])}"
         case ("truncate", _, _, first, no_op, lac, term):

@@ -24,7 +24,7 @@ from quire_testing.explorer.bookies import BookieState, Collecting
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.messages import entries_text
 from quire_testing.explorer.parts import Label, Move, State, Store, WorldParts
-from quire_testing.explorer.repairers import shares_of_decided
+from quire_testing.explorer.repairers import entries_of_decided
 
 BOUND: Final = 0
 NOW: Final = 1
@@ -130,8 +130,8 @@ class OverReplicationSteps:
         if record is None:
             return None
         own = 0
-        for bookie, share in shares_of_decided(record):
-            own |= share if bookie == number else 0
+        for bookie, wanted in entries_of_decided(record):
+            own |= wanted if bookie == number else 0
         if own & dropped and store.whole:
             return "RR2", "a bookie dropped what the record gives it, after a repair had found it whole"
         others = [
@@ -146,8 +146,8 @@ class OverReplicationSteps:
 
     def _decided(self, record: LedgerMetadata) -> int:
         found = 0
-        for _, share in shares_of_decided(record):
-            found |= share
+        for _, wanted in entries_of_decided(record):
+            found |= wanted
         return found
 
     def _stepped(self, state: State, number: int, after: BookieState, what: str, moves: list[Move]) -> None:

@@ -28,7 +28,7 @@ from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Link, Request
 from quire_testing.explorer.readers import ReaderDriver, ReaderState
 from quire_testing.explorer.recoverers import RecoveryDriver
-from quire_testing.explorer.repairers import RepairDriver, bits_of, judged, shares_of_decided
+from quire_testing.explorer.repairers import RepairDriver, bits_of, entries_of_decided, judged
 from quire_testing.explorer.switches import SHIPPED, Switches
 
 State: TypeAlias = tuple[int, ...]
@@ -268,8 +268,8 @@ class WorldParts:
         if not self.configuration.collects or store.record is None:
             return None
         own = [0] * self.n
-        for number, share in shares_of_decided(store.record):
-            own[number] |= share & ~store.lost
+        for number, wanted in entries_of_decided(store.record):
+            own[number] |= wanted & ~store.lost
         return own
 
     def judged(

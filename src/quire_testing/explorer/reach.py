@@ -16,7 +16,7 @@ from quire_testing.explorer.explorer import Explorable
 from quire_testing.explorer.log_parts import LogState
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.parts import Label, State
-from quire_testing.explorer.repairers import shares_of_decided
+from quire_testing.explorer.repairers import entries_of_decided
 from quire_testing.explorer.world import LedgerWorld
 
 FAULTS: Final = frozenset(
@@ -72,8 +72,8 @@ def is_repaired(world: LedgerWorld) -> Callable[[State], bool]:
         record = world.stores.parts[state[world.at_store]].record
         if record is None:
             return False
-        shares = [(world.bookies.parts[state[bookie]], share) for bookie, share in shares_of_decided(record)]
-        return not any(bookie.lost or share & ~bookie.held for bookie, share in shares)
+        decided = [(world.bookies.parts[state[bookie]], own) for bookie, own in entries_of_decided(record)]
+        return not any(bookie.lost or own & ~bookie.held for bookie, own in decided)
 
     return repaired
 

@@ -65,7 +65,7 @@ class RecoveryDriver(ClientDriver):
         elif isinstance(effect, e.SendRecoveryAdds):
             number = bookie_number(effect.bookie)
             lac = int(effect.last_add_confirmed)
-            span = (int(effect.first), int(effect.last), effect.period, effect.residues)
+            span = (int(effect.first), int(effect.last), effect.period, effect.stripes)
             running.sends.append((number, ("put", int(effect.slot), number, *span, lac)))
         elif isinstance(effect, e.WaitForAnswers):
             # At once: a response that comes while a driver waits is one that comes before the last denial.

@@ -17,7 +17,7 @@ from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.ledger.replica import Replica, ReplicaList
-from quire.core.ledger.shares import shares
+from quire.core.ledger.stripes import bookie_stripes
 from quire.core.repair.effects import (
     CopyRange,
     Loss,
@@ -313,7 +313,7 @@ def judged(client: ClientState, held: Sequence[int], readable: Sequence[int], *,
         return with_fault(after, ("RR3", "an entry is called lost that a disk holds"))
     if client.result != RepairOutcome.WHOLE.name or not sound or machine._plan is None:
         return after
-    lacking = any(share & ~held[bookie] for bookie, share in shares_of_decided(machine.plan.record))
+    lacking = any(wanted & ~held[bookie] for bookie, wanted in entries_of_decided(machine.plan.record))
     return (
         with_fault(after, ("F5", "a repair says that everything is whole, and it is not"))
         if lacking
@@ -321,8 +321,9 @@ def judged(client: ClientState, held: Sequence[int], readable: Sequence[int], *,
     )
 
 
-def shares_of_decided(record: LedgerMetadata) -> list[tuple[int, int]]:
+def entries_of_decided(record: LedgerMetadata) -> list[tuple[int, int]]:
     """(bookie, entries as bits) of each slot of each fragment that is decided."""
     return [
-        (bookie_number(share.bookie), sum(1 << entry for entry in share.ids())) for share in shares(record)
+        (bookie_number(part.bookie), sum(1 << entry for entry in part.ids()))
+        for part in bookie_stripes(record)
     ]

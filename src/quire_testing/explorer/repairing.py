@@ -22,7 +22,7 @@ from quire.core.repair.effects import CopyRange, RepairStatus
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number
 from quire_testing.explorer.messages import entries_text
 from quire_testing.explorer.parts import Move, State, Store, WorldParts, repaired_only
-from quire_testing.explorer.repairers import LISTS, bits_of, shares_of_decided
+from quire_testing.explorer.repairers import LISTS, bits_of, entries_of_decided
 
 Choice: TypeAlias = Callable[[], Move]
 """A step that can be taken; calling it takes it."""
@@ -82,13 +82,13 @@ class Repairs:
         memo = self._world._memo("reason")
         key = state[: self._world.at_store + 1]
         if key not in memo:
-            shares = [
-                (self._world.bookies.parts[state[bookie]], share)
-                for bookie, share in shares_of_decided(record)
+            decided = [
+                (self._world.bookies.parts[state[bookie]], wanted)
+                for bookie, wanted in entries_of_decided(record)
             ]
             memo[key] = any(
-                bookie.lost or bookie.in_limbo or share & (~bookie.held | bookie.damaged)
-                for bookie, share in shares
+                bookie.lost or bookie.in_limbo or wanted & (~bookie.held | bookie.damaged)
+                for bookie, wanted in decided
             )
         return bool(memo[key])
 
@@ -186,7 +186,7 @@ class Repairs:
         return found
 
     def judged_swap(self, state: State, before: Store, after: Store) -> Store:
-        """A repairer's swap: it changes bookies of decided fragments only, and who comes in holds its share."""
+        """A repairer's swap: it changes bookies of decided fragments only, and who comes in holds its entries."""
         old, new = before.record, after.record
         assert old is not None
         assert new is not None
@@ -196,11 +196,11 @@ class Repairs:
             return after._replace(fault=("RR1", "a repair changed more than bookies of decided fragments"))
         # What a collector takes in between is listed again after the swap: `OverReplicationSteps` judges it.
         if not self._world.configuration.collects and any(
-            share & ~self._world.bookies.parts[state[bookie]].held & ~after.lost
-            for bookie, share in _came(old, new)
+            wanted & ~self._world.bookies.parts[state[bookie]].held & ~after.lost
+            for bookie, wanted in _came(old, new)
         ):
             return after._replace(
-                fault=("RR2", "a repair put a bookie into the record that lacks some of its share")
+                fault=("RR2", "a repair put a bookie into the record that lacks some of its entries")
             )
         return after
 
@@ -208,11 +208,11 @@ class Repairs:
 def _listed(replica: Replica) -> int:
     """Entries, as bits, that a bookie's list has."""
     return bits_of(
-        EntryRange(each.first, each.last, each.period, each.residues) for each in replica.response.held
+        EntryRange(each.first, each.last, each.period, each.stripes) for each in replica.response.held
     )
 
 
 def _came(old: LedgerMetadata, new: LedgerMetadata) -> list[tuple[int, int]]:
-    """(bookie, its share as bits) of those that came into a record, or into another fragment of it."""
-    before = shares_of_decided(old)
-    return [each for each in shares_of_decided(new) if each not in before]
+    """(bookie, its entries as bits) of those that came into a record, or into another fragment of it."""
+    before = entries_of_decided(old)
+    return [each for each in entries_of_decided(new) if each not in before]

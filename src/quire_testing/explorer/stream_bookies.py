@@ -17,7 +17,7 @@ from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, Journaled, LedgerFacts
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.quorum import stripes_of_slot
 from quire_testing.explorer.bookies import KEY, LEDGER, Waiting, reply_to
 from quire_testing.explorer.messages import Reply, Request
 from quire_testing.explorer.snapshot import frozen
@@ -163,7 +163,7 @@ class StreamBookies:
         return reply_to(waiting, Answer.OK, (readable, through, ()))
 
     def values_of(self, request: Request) -> list[Value]:
-        """The entries of an add that a bookie stores: its share."""
+        """The entries of an add that a bookie stores: its stripes."""
         if request[0] == "copy":
             bits, origin = request[4], request[-2]
             return [(entry, origin) for entry in range(bits.bit_length()) if bits >> entry & 1]
@@ -171,14 +171,14 @@ class StreamBookies:
             return [(request[3], request[-1])] if request[4] else []
         if request[0] == "add":
             _, slot, _, first, last, _, term = request
-            period, residues = self._sizes[0], residues_of_slot(slot, *self._sizes)
+            period, stripes = self._sizes[0], stripes_of_slot(slot, *self._sizes)
             origins = (term,) * (last + 1 - first)
         else:
-            _, _, _, first, last, period, residues, _, origins, _ = request
+            _, _, _, first, last, period, stripes, _, origins, _ = request
         return [
             (entry, origin)
             for entry, origin in zip(range(first, last + 1), origins, strict=True)
-            if residues >> entry % period & 1
+            if stripes >> entry % period & 1
         ]
 
     def raised(self, state: StreamBookie, term: int) -> tuple[StreamBookie, Answer]:

@@ -185,13 +185,13 @@ class StreamDriver(LedgerWriterDriver):
             running.sends.append((bookie_number(effect.bookie), read))
         elif isinstance(effect, e.SendRecoveryAdds):
             number, ids = bookie_number(effect.bookie), range(effect.first, effect.last + 1)
-            share = (effect.period, effect.residues, int(effect.last_add_confirmed))
+            rest = (effect.period, effect.stripes, int(effect.last_add_confirmed))
             for origin, group in groupby(ids, machine.origin_of):  # a run has one origin term
                 part = list(group)
-                if not any(effect.residues >> entry % effect.period & 1 for entry in part):
+                if not any(effect.stripes >> entry % effect.period & 1 for entry in part):
                     continue
                 origins = (origin,) * len(part)
-                put = ("put", int(effect.slot), number, part[0], part[-1], *share, origins, term)
+                put = ("put", int(effect.slot), number, part[0], part[-1], *rest, origins, term)
                 running.sends.append((number, put))
         elif isinstance(effect, e.SendTruncation):
             number, lac = bookie_number(effect.bookie), int(effect.last_add_confirmed)

@@ -30,7 +30,7 @@ from quire.core.ids import NO_ENTRY, BookieId, LedgerId
 from quire.core.ledger.effects import TakenOver
 from quire.core.ledger.metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
 from quire.core.ledger.replica import ReplicaList, dirty_parts
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryStatus
 from quire.core.repair.effects import CopyRange, RepairOutcome, RepairStatus
@@ -39,7 +39,7 @@ from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number, with_fault
 from quire_testing.explorer.messages import Link, Reply, Request, entries_text, reply_text, request_text
 from quire_testing.explorer.parts import Ask, Label, Table, repaired_only
-from quire_testing.explorer.repairers import LISTS, RepairDriver, shares_of_decided
+from quire_testing.explorer.repairers import LISTS, RepairDriver, entries_of_decided
 from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies, Value, value_at
 from quire_testing.explorer.stream_clients import StreamClient, StreamDriver, Written
 from quire_testing.explorer.stream_fencing import members_of
@@ -747,7 +747,7 @@ class StreamRepairs:
     def judged_swap(
         self, bookies: Sequence[StreamBookie], before: StreamStoreState, after: StreamStoreState
     ) -> StreamStoreState:
-        """A repairer's swap: it changes bookies of decided fragments only, and who comes in holds its share."""
+        """A repairer's swap: it changes bookies of decided fragments only, and who comes in holds its entries."""
         if before.fault:
             return after
         if not repaired_only(before.record, after.record):
@@ -757,7 +757,7 @@ class StreamRepairs:
             value not in bookies[bookie].entries for bookie, value in came
         ):
             return after._replace(
-                fault=("RR2", "a repair put a bookie into the record that lacks some of its share")
+                fault=("RR2", "a repair put a bookie into the record that lacks some of its entries")
             )
         return after
 
@@ -776,7 +776,7 @@ def _decided(record: LedgerMetadata) -> list[tuple[int, Value]]:
     """(bookie, entry) for all that the record's decided fragments promise."""
     return [
         (bookie, (entry, int(record.origin_of(entry))))
-        for bookie, bits in shares_of_decided(record)
+        for bookie, bits in entries_of_decided(record)
         for entry in range(bits.bit_length())
         if bits >> entry & 1
     ]

@@ -98,7 +98,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
     WriteBack: {
         "parts": "change",
         "mask_lists": "_acked",
-        "lists_by_slot": "_residues",
+        "lists_by_slot": "_stripes",
         "names": "failed",
         "changes": "changes",
         "records": "record",

@@ -39,8 +39,8 @@ class EventKind:
 LEDGER: Final = {"ledger": "int"}
 QUORUMS: Final = {"ensemble_size": "int", "write_quorum": "int", "ack_quorum": "int"}
 
-SHARE: Final = {"period": "int", "residues": "int"}
-"""A striped ledger's share: ids whose remainder by the period is in the residues, a bit each."""
+STRIPES: Final = {"period": "int", "residues": "int"}
+"""The stripes of a striped ledger that a bookie holds: ids whose remainder by the period has its bit in `residues`."""
 
 OPERATIONS: Final = {
     "create": EventKind("a ledger is made", {}, {**LEDGER, **QUORUMS}, ok_may={**LEDGER}),
@@ -119,7 +119,7 @@ NOTES: Final = {
     "stored": EventKind(
         "a bookie accepted entries",
         {"bookie": "str", **LEDGER, "first": "int", "hashes": "hashes"},
-        {"term": "int", "recovery": "bool", **SHARE},
+        {"term": "int", "recovery": "bool", **STRIPES},
         note=True,
     ),
     "synced": EventKind("all that a bookie accepted is on its disk", {"bookie": "str"}, note=True, free=True),
@@ -147,7 +147,7 @@ NOTES: Final = {
     "replica": EventKind(
         "the final scan found these entries on a bookie",
         {"bookie": "str", **LEDGER, "first": "int", "hashes": "hashes"},
-        SHARE,
+        STRIPES,
         note=True,
     ),
     "scanned": EventKind(

@@ -18,23 +18,23 @@ from quire_testing.history.verdict import Findings, ids
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one line of the scan says that a bookie holds: those of `first..last` whose id mod period is in the residues.
+class ScannedStripes:
+    """What one line of the scan says that a bookie holds: those of `first..last` whose id mod period is in the stripes.
 
     Args:
         first: the lowest id.
         last: the highest id.
         period: 1 if the ids have no holes.
-        residues: bit r is set if ids with `id mod period == r` belong to it.
+        stripes: bit r is set if ids with `id mod period == r` belong to it.
     """
 
     first: int
     last: int
     period: int
-    residues: int
+    stripes: int
 
     def __contains__(self, number: int) -> bool:
-        return self.first <= number <= self.last and bool(self.residues >> number % self.period & 1)
+        return self.first <= number <= self.last and bool(self.stripes >> number % self.period & 1)
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Conflict:
     places: tuple[int, int]
 
 
-def share_of(facts: dict[str, Any], count: int) -> tuple[Share, list[int] | None]:
+def stripes_of(facts: dict[str, Any], count: int) -> tuple[ScannedStripes, list[int] | None]:
     """The ids of a `stored` or `replica` line.
 
     Args:
@@ -55,19 +55,19 @@ def share_of(facts: dict[str, Any], count: int) -> tuple[Share, list[int] | None
         count: how many hashes it has.
 
     Returns:
-        The share, and its ids one by one if there are holes between them.
+        What it covers, and its ids one by one if there are holes between them.
     """
     first, period = facts["first"], facts.get("period", 1)
     if period == 1:
-        return Share(first, first + count - 1, 1, 1), None
-    residues = facts["residues"]
+        return ScannedStripes(first, first + count - 1, 1, 1), None
+    stripes = facts["residues"]
     numbers: list[int] = []
     number = first
     while len(numbers) < count:
-        if residues >> number % period & 1:
+        if stripes >> number % period & 1:
             numbers.append(number)
         number += 1
-    return Share(first, numbers[-1] if numbers else first - 1, period, residues), numbers
+    return ScannedStripes(first, numbers[-1] if numbers else first - 1, period, stripes), numbers
 
 
 class Replicas:
@@ -85,7 +85,7 @@ class Replicas:
         self._ledger = ledger
         self._cells = cells
         self._findings = findings
-        self._held: dict[str, list[Share]] = {}
+        self._held: dict[str, list[ScannedStripes]] = {}
         self._scanned: dict[str, int] = {}
         self._cut: dict[str, tuple[int, int]] = {}
         """Where a bookie was truncated, moved up by what it accepted since."""
@@ -105,29 +105,29 @@ class Replicas:
                 self._held.setdefault(bookie, [])
             case "stored" | "replica":
                 data = bytes.fromhex(facts["hashes"])
-                share, numbers = share_of(facts, len(data) // self._cells.width)
+                copy, numbers = stripes_of(facts, len(data) // self._cells.width)
                 if kind == "replica":
-                    self._held.setdefault(bookie, []).append(share)
-                    self._check_cut(bookie, share, place)
+                    self._held.setdefault(bookie, []).append(copy)
+                    self._check_cut(bookie, copy, place)
                 elif bookie in self._cut:
-                    self._cut[bookie] = max(self._cut[bookie][0], share.last), self._cut[bookie][1]
-                self._compare(kind, share, numbers, data, place, bookie, recorded=recorded, unplaced=unplaced)
+                    self._cut[bookie] = max(self._cut[bookie][0], copy.last), self._cut[bookie][1]
+                self._compare(kind, copy, numbers, data, place, bookie, recorded=recorded, unplaced=unplaced)
 
-    def _check_cut(self, bookie: str, share: Share, place: int) -> None:
+    def _check_cut(self, bookie: str, copy: ScannedStripes, place: int) -> None:
         if bookie not in self._cut:
             return
         self._findings.checked(8)
         last, where = self._cut[bookie]
-        if share.last > last:
-            low = max(share.first, last + 1)
+        if copy.last > last:
+            low = max(copy.first, last + 1)
             self._say(
-                8, f"{bookie} holds {ids(low, share.last)} although it was truncated at {last}", where, place
+                8, f"{bookie} holds {ids(low, copy.last)} although it was truncated at {last}", where, place
             )
 
     def _compare(
         self,
         kind: str,
-        share: Share,
+        copy: ScannedStripes,
         numbers: list[int] | None,
         data: bytes,
         place: int,
@@ -140,13 +140,13 @@ class Replicas:
         count = len(data) // width
         self._findings.checked(8, count)
         if numbers is None:
-            if cells.same(share.first, data) and cells.all_have(share.first, count, FIRM | SCANNED):
+            if cells.same(copy.first, data) and cells.all_have(copy.first, count, FIRM | SCANNED):
                 return
-            if kind == "replica" and not recorded and cells.fresh(share.first, count):
-                cells.write(share.first, data, SCANNED)
-                self._scan_places.add(share.first, share.last, place)
+            if kind == "replica" and not recorded and cells.fresh(copy.first, count):
+                cells.write(copy.first, data, SCANNED)
+                self._scan_places.add(copy.first, copy.last, place)
                 return
-            numbers = list(range(share.first, share.last + 1))
+            numbers = list(range(copy.first, copy.last + 1))
         for index, number in enumerate(numbers):
             value = data[index * width : (index + 1) * width]
             mark, known = cells.look(number)
@@ -162,7 +162,7 @@ class Replicas:
             elif kind == "replica":
                 cells.write(number, value, SCANNED)
         if kind == "replica":
-            self._scan_places.add(share.first, share.last, place)
+            self._scan_places.add(copy.first, copy.last, place)
 
     def _conflict(self, number: int, text: str, place: int) -> None:
         last = self._conflicts[-1] if self._conflicts else None
@@ -200,11 +200,11 @@ class Replicas:
                 self._check_stretch(low, high, ensemble, record["write_quorum"], needed)
 
     def _stretches(self, first: int, last: int, ensemble: list[str]) -> list[tuple[int, int]]:
-        """A fragment cut wherever a bookie's share begins or ends: within one stretch all is alike."""
+        """A fragment cut wherever what a bookie holds begins or ends: within one stretch all is alike."""
         cuts = {first, last + 1}
         for bookie in ensemble:
-            for share in self._held.get(bookie, ()):
-                cuts.update(cut for cut in (share.first, share.last + 1) if first < cut <= last)
+            for copy in self._held.get(bookie, ()):
+                cuts.update(cut for cut in (copy.first, copy.last + 1) if first < cut <= last)
         ordered = sorted(cuts)
         return [(low, high - 1) for low, high in pairwise(ordered) if low < high]
 
@@ -212,20 +212,20 @@ class Replicas:
         self, low: int, high: int, ensemble: list[str], write_quorum: int, needed: int
     ) -> None:
         size = len(ensemble)
-        classes = 1 if size == write_quorum else min(size, high - low + 1)
+        count = 1 if size == write_quorum else min(size, high - low + 1)
         here = [
-            [share for share in self._held.get(bookie, ()) if share.first <= low <= share.last]
+            [copy for copy in self._held.get(bookie, ()) if copy.first <= low <= copy.last]
             for bookie in ensemble
         ]
-        for number in range(low, low + classes):
+        for number in range(low, low + count):
             copies = 0
             for offset in range(write_quorum):
                 slot = (number + offset) % size
-                if ensemble[slot] not in self._scanned or any(number in share for share in here[slot]):
+                if ensemble[slot] not in self._scanned or any(number in copy for copy in here[slot]):
                     copies += 1
             if copies < needed:
-                every = "" if classes == 1 or low == high else f", as every {size}th from there to {high}"
-                what = ids(low, high, "is") if classes == 1 else f"entry {number}{every} is"
+                every = "" if count == 1 or low == high else f", as every {size}th from there to {high}"
+                what = ids(low, high, "is") if count == 1 else f"entry {number}{every} is"
                 self._say(
                     9,
                     f"{what} on {copies} bookies of the write set, and {needed} are needed",

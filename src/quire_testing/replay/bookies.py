@@ -345,9 +345,9 @@ class Bookie:
 
     def _held(self) -> int:
         bits = 0
-        for first, last, period, residues in self.server.storage.held(LEDGER):
+        for first, last, period, stripes in self.server.storage.held(LEDGER):
             for entry_id in range(first, min(last, IDS_MAX) + 1):
-                bits |= (residues >> entry_id % period & 1) << entry_id
+                bits |= (stripes >> entry_id % period & 1) << entry_id
         return bits
 
     @property

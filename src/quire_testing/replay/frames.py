@@ -62,7 +62,7 @@ def request_of(frame: bytes) -> Sent:
             bits = sum(1 << entry_id for entry_id in run.ids())
             request = ("copy", 0, run.first, run.last, bits, (), asked.lac)
         elif asked.flags & Flag.RECOVERY:
-            request = ("put", 0, 0, run.first, run.last, run.period, run.residues, asked.lac)
+            request = ("put", 0, 0, run.first, run.last, run.period, run.stripes, asked.lac)
         else:
             lacs = asked.lac if asked.lafr == NO_ENTRY else (asked.lac, asked.lafr)
             request = ("add", 0, 0, run.first, run.last, lacs)
@@ -116,8 +116,8 @@ def _request_of_stream(asked: native.Request) -> Request:
             return ("copy", 0, run.first, run.last, bits, (), run.origin_term, asked.term)
         if asked.flags & Flag.RECOVERY:
             origins = (run.origin_term,) * (run.last + 1 - run.first)
-            share = (run.period, run.residues, asked.lac)
-            return ("put", 0, 0, run.first, run.last, *share, origins, asked.term)
+            rest = (run.period, run.stripes, asked.lac)
+            return ("put", 0, 0, run.first, run.last, *rest, origins, asked.term)
         return ("add", 0, 0, run.first, run.last, asked.lac, asked.term)
     if asked.kind is Kind.TRUNCATE:
         first, *_ = native_bodies.decode_truncate(asked.body)
@@ -181,24 +181,24 @@ def answer_of_both(frames: Sequence[bytes], asked: Sent) -> Said:
 
 
 _TRUNCATES = re.compile(r"(truncate \d+) lac=-?\d+")
-_SHARE = re.compile(r"recovery add (\d+)\.\.(\d+)(?: classes \[([\d, ]*)\] of (\d+))?")
+_STRIPES = re.compile(r"recovery add (\d+)\.\.(\d+)(?: stripes \[([\d, ]*)\] of (\d+))?")
 
 
 def plain(text: str) -> str:
     """A request or a response by the entries that it is about.
 
-    A striped run on the wire names the classes that it has entries of, the machine's effect all that its bookie stores. A
+    A striped run on the wire names the stripes that it has entries of, the machine's effect all that its bookie stores. A
     truncation has no LAC there, the no-op behind it has.
     """
-    return _TRUNCATES.sub(r"\1", _SHARE.sub(_entries, text))
+    return _TRUNCATES.sub(r"\1", _STRIPES.sub(_entries, text))
 
 
 def _entries(found: re.Match[str]) -> str:
-    first, last, classes, period = found.groups()
+    first, last, stripes, period = found.groups()
     ids = [
         entry_id
         for entry_id in range(int(first), int(last) + 1)
-        if period is None or str(entry_id % int(period)) in classes.split(", ")
+        if period is None or str(entry_id % int(period)) in stripes.split(", ")
     ]
     return f"recovery add {ids}"
 

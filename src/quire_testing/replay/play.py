@@ -25,7 +25,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.placement import place_ledger, slots_for_absent
 from quire.core.ledger.replica import Replica
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.core.repair.effects import CopyRange, EndLimbo, ListReplica, RepairEffect
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.transcript import record_text
@@ -718,7 +718,7 @@ class Repairer(Program):
             entry
             for each in listed.held
             for entry in range(each.first, each.last + 1)
-            if each.residues >> entry % each.period & 1
+            if each.stripes >> entry % each.period & 1
         }
         held = tuple(HeldInterval(entry, entry, period, 1 << entry % period) for entry in sorted(ids))
         lsn = self.losses.get((bookie, listed.limbo_lsn), listed.limbo_lsn)

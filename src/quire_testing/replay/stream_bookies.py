@@ -43,7 +43,7 @@ class StreamBookieProgram(Bookie):
                 (entry, each.origin_term)
                 for each in self.server.storage.held_from(LEDGER, 0)
                 for entry in range(each.first, each.last + 1)
-                if each.residues >> entry % each.period & 1
+                if each.stripes >> entry % each.period & 1
             )
         )
 

@@ -18,7 +18,7 @@ from quire.client.repairing.scrubbing import ReplicaCheck
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.ledger.shares import BookieShare, HeldInterval, not_held, shares
+from quire.core.ledger.stripes import BookieStripes, HeldInterval, bookie_stripes, not_held
 from quire.core.repair.audit_effects import AuditLimits
 from quire.core.repair.marks import MarkReason
 from quire.core.repair.open_last_fragments import GraceLimits
@@ -99,8 +99,8 @@ class RepairPrograms:
             self._marked.setdefault((ledger_id, bookie), set()).update(
                 entry_id
                 for entries in holes
-                for share in mine
-                for entry_id in share.cut(entries.first, entries.last).ids()
+                for part in mine
+                for entry_id in part.cut(entries.first, entries.last).ids()
             )
 
     async def check_marks(self, daemon: AutoRecovery, client: QuireClient) -> None:
@@ -115,7 +115,7 @@ class RepairPrograms:
                 continue
             mine = _by_bookie(record).get(bookie, [])
             held = [HeldInterval(*each) for each in stored[bookie].storage.held(ledger_id)]
-            left = holes & {entry_id for share in mine for entry_id in not_held(share, held)}
+            left = holes & {entry_id for part in mine for entry_id in not_held(part, held)}
             mark = await daemon.marks.marks(LedgerId(ledger_id))
             if left and (mark is None or mark.mark is None or not mark.mark.marks):
                 self._world.broken(
@@ -195,9 +195,9 @@ class RepairPrograms:
         return " ".join(str(ledger_id) for ledger_id in sorted({*debt.debts, *debt.blocked}))
 
 
-def _by_bookie(record: LedgerMetadata) -> dict[BookieId, list[BookieShare]]:
+def _by_bookie(record: LedgerMetadata) -> dict[BookieId, list[BookieStripes]]:
     """What each bookie should hold of what is decided of a ledger."""
-    found: dict[BookieId, list[BookieShare]] = {}
-    for share in shares(record):
-        found.setdefault(share.bookie, []).append(share)
+    found: dict[BookieId, list[BookieStripes]] = {}
+    for part in bookie_stripes(record):
+        found.setdefault(part.bookie, []).append(part)
     return found

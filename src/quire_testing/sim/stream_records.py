@@ -99,7 +99,7 @@ def _held(bookie: SimBookie, stream_id: int) -> set[tuple[int, int]] | None:
         (entry, each.origin_term)
         for each in server.storage.held_from(stream_id, 0)
         for entry in range(each.first, each.last + 1)
-        if each.residues >> entry % each.period & 1
+        if each.stripes >> entry % each.period & 1
     }
 
 
@@ -126,7 +126,7 @@ def entries_of(server: Any, record: LedgerMetadata) -> Iterator[tuple[int, bytes
 
 
 def held_by_id(server: Any, record: LedgerMetadata, own: str) -> str:
-    """U2: which entry of a bookie's share is another one than the ranges name, where an id alone names it; empty if none is."""
+    """U2: which entry of a bookie's stripes is another one than the ranges name, where an id alone names it; empty if none is."""
     stream_id = int(record.ledger_id)
     for entry in range(record.last_entry + 1):
         ensemble = record.ensemble_of(entry)

@@ -125,7 +125,7 @@ class WatchedRecovery(RecoveryMachine):
 
     def _see(self, effect: RecoveryEffect) -> None:
         if isinstance(effect, SendRecoveryAdds):
-            for entry_id in ids_in(effect.first, effect.last, effect.period, effect.residues):
+            for entry_id in ids_in(effect.first, effect.last, effect.period, effect.stripes):
                 self._sent[entry_id] = self._sent.get(entry_id, 0) | 1 << effect.slot
         elif (
             isinstance(effect, WriteMetadata)

@@ -18,7 +18,7 @@ from quire.core.errors import CorruptMetadataError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.rules import RULES
-from quire.core.ledger.shares import not_held, shares
+from quire.core.ledger.stripes import bookie_stripes, not_held
 from quire.env.descriptors import is_shortage
 from quire.metadata.keys import STREAMS
 from quire.metadata.ledgers import PREFIX as LEDGERS
@@ -241,14 +241,14 @@ class World:
             self.saw("the ensemble of a stream changes")
 
     def _check_replaced(self, before: LedgerMetadata, record: LedgerMetadata) -> None:
-        """RR2: a bookie that a repair puts into the record holds its share of that fragment; unknown while it is down."""
-        known = {*shares(before)}
-        for share in shares(record):
-            bookie = self.bookies[share.bookie.partition(".")[0]]
-            if share in known or not bookie.up or bookie.server is None:
+        """RR2: a bookie that a repair puts into the record holds its entries of that fragment; unknown while it is down."""
+        known = {*bookie_stripes(before)}
+        for part in bookie_stripes(record):
+            bookie = self.bookies[part.bookie.partition(".")[0]]
+            if part in known or not bookie.up or bookie.server is None:
                 continue
             held = list(bookie.server.storage.held_from(record.ledger_id, 0))
-            if lacking := not_held(share, held):
+            if lacking := not_held(part, held):
                 self.broken(
                     f"RR2: ledger {record.ledger_id} names {bookie.name}, which lacks entry {lacking[0]}"
                 )

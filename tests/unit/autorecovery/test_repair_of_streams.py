@@ -22,7 +22,7 @@ from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.ledger.shares import BookieShare, shares
+from quire.core.ledger.stripes import BookieStripes, bookie_stripes
 from quire.core.repair.effects import RepairOutcome
 from quire.core.repair.marks import LedgerRepairs, MarkReason, WaitsFor
 from quire.metadata.repairs import Stored
@@ -73,7 +73,7 @@ async def values(client: Client, record: LedgerMetadata, bookie: BookieId) -> se
         (entry, each.origin_term)
         for each in held
         for entry in range(each.first, each.last + 1)
-        if each.residues >> entry % each.period & 1
+        if each.stripes >> entry % each.period & 1
     }
 
 
@@ -133,15 +133,15 @@ async def _replaced(tmp_path: Path, mode: str, shape: dict[str, int]) -> None:
         assert first == 0
         decided = after.fragments[1].first_entry
         slot = after.fragments[0].ensemble.index(target)
-        share = {
+        expected = {
             (entry, after.origin_of(entry))
             for entry in range(decided)
             if (slot - entry) % after.ensemble_size < after.write_quorum
         }
         held = {value for value in await values(client, after, target) if value[0] < decided}
         left = {(first_of_second(mode), 2)} if mode == "identifiers" else set()
-        assert held - share == left, "what was there, and nothing of an earlier term was copied"
-        assert share <= held
+        assert held - expected == left, "what was there, and nothing of an earlier term was copied"
+        assert expected <= held
         await appended(writer, 3 * COUNT)  # the writer goes on with a record that the repair has changed
         second = after.fragments[0].ensemble[1]
         await cluster.stop_bookie(second, clean=False)
@@ -292,9 +292,9 @@ async def _looked_at(tmp_path: Path, mode: str) -> None:
         )
         record = await stream.show()
         check = ReplicaCheck(client.bookies, record, 1000)
-        by_bookie: dict[BookieId, list[BookieShare]] = {}
-        for share in shares(record):
-            by_bookie.setdefault(share.bookie, []).append(share)
+        by_bookie: dict[BookieId, list[BookieStripes]] = {}
+        for part in bookie_stripes(record):
+            by_bookie.setdefault(part.bookie, []).append(part)
         decided = record.last_fragment.first_entry
         parts = [(each.first, each.last, each.origin_term) for each in by_bookie[gone]]
         second = COUNT + taken(mode)
@@ -302,7 +302,7 @@ async def _looked_at(tmp_path: Path, mode: str) -> None:
         dirty = record.fragments[0].ensemble[1]
         for bookie, mine in by_bookie.items():
             listed = await check.audit(bookie, mine)
-            read = [await check.scrub(part) for share in mine for part in windows(record, share)]
+            read = [await check.scrub(window) for part in mine for window in windows(record, part)]
             found = [finding for window in read for finding in window.findings]
             if bookie == gone:
                 assert {each.verdict for each in (*listed, *found)} == {CopyVerdict.UNKNOWN}
@@ -314,22 +314,22 @@ async def _looked_at(tmp_path: Path, mode: str) -> None:
         other = next(iter({*by_bookie} - {gone, dirty}))
         prints = [
             [
-                (await check.scrub(part)).fingerprints
-                for share in by_bookie[bookie]
-                for part in windows(record, share)
+                (await check.scrub(window)).fingerprints
+                for part in by_bookie[bookie]
+                for window in windows(record, part)
             ]
             for bookie in (dirty, other)
         ]
         assert prints[0] == prints[1]
         # Under the wrong term nothing is there: a bookie that has only what another term left lacks the entry.
-        wrong = [replace(share, origin_term=share.origin_term + 7) for share in by_bookie[other]]
+        wrong = [replace(part, origin_term=part.origin_term + 7) for part in by_bookie[other]]
         assert {each.verdict for each in await check.audit(other, wrong)} == {
             CopyVerdict.MISSING,
             CopyVerdict.OVER_REPLICATED,
         }
-        read = [await check.scrub(share) for share in wrong]
+        read = [await check.scrub(part) for part in wrong]
         assert [(f.first, f.last, f.verdict) for window in read for f in window.findings] == [
-            (share.first, share.last, CopyVerdict.MISSING) for share in wrong
+            (part.first, part.last, CopyVerdict.MISSING) for part in wrong
         ]
 
 
@@ -349,7 +349,7 @@ async def test_a_scrub_does_not_ask_a_bookie_that_does_not_know_terms_for_a_stre
         record = await stream.show()
         client.bookies.unable = lambda needs: sorted(cluster.servers)  # type: ignore[method-assign]
         check = ReplicaCheck(client.bookies, record, 1000)
-        (share, *_) = [share for share in shares(record) if share.bookie != gone]
-        unknown = [Finding(share.first, share.last, CopyVerdict.UNKNOWN, NO_TERMS)]
-        assert await check.audit(share.bookie, [share]) == unknown
-        assert (await check.scrub(share)).findings == unknown
+        (part, *_) = [part for part in bookie_stripes(record) if part.bookie != gone]
+        unknown = [Finding(part.first, part.last, CopyVerdict.UNKNOWN, NO_TERMS)]
+        assert await check.audit(part.bookie, [part]) == unknown
+        assert (await check.scrub(part)).findings == unknown

@@ -15,7 +15,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
-from quire.core.ledger.shares import shares
+from quire.core.ledger.stripes import bookie_stripes
 from quire.core.repair.marks import MarkReason, RepairMark
 from support.recovering_cluster import RecoveringCluster, recovering_cluster
 
@@ -47,15 +47,15 @@ async def findings(cluster: RecoveringCluster, ledger: LedgerId) -> dict[BookieI
     record, version = await client.ledger_store.read(ledger)
     check = ReplicaCheck(client.bookies, record, 1_000)
     mine: dict[BookieId, list[Any]] = {}
-    for share in shares(record):
-        mine.setdefault(share.bookie, []).append(share)
+    for part in bookie_stripes(record):
+        mine.setdefault(part.bookie, []).append(part)
     listed = {bookie: await check.audit(bookie, each) for bookie, each in mine.items()}
     for bookie, each in mine.items():
         read = [
             one
-            for share in each
-            for part in windows(record, share)
-            for one in (await check.scrub(part)).findings
+            for part in each
+            for window in windows(record, part)
+            for one in (await check.scrub(window)).findings
         ]
         if bookie not in {each for each, some in listed.items() for one in some if one.detail == "TIMED_OUT"}:
             assert [one.verdict for one in read] == [one.verdict for one in listed[bookie]]

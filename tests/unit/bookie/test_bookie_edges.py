@@ -15,7 +15,7 @@ from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import ID_MAX
 from quire.core.ledger.metadata import DigestType
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.wire import bookkeeper, native, native_bodies, native_hello, v2, v3
 from quire.wire.entry import Buffer, EntryDigest, master_key
 from quire.wire.native import Flag, Kind

@@ -398,7 +398,7 @@ def an_add(ledger: LedgerAccess, first: int, what: str) -> bytes:
         for n, p in zip(ids, payloads, strict=True)
     ]
     entries = [head + payload for head, payload in zip(heads, payloads, strict=True)]
-    striped = {"period": 2, "residues": 1 << first % 2} if what == "striped" else {}
+    striped = {"period": 2, "stripes": 1 << first % 2} if what == "striped" else {}
     inner = ledger.ledger_id + (what == "of another")
     body = encode_run(
         inner, ids[0], ids[-1], entries, list(map(len, entries)), digest_type=digest_type, **striped

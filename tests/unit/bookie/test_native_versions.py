@@ -10,7 +10,7 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.bookie.limbo import Limbo
 from quire.core.ledger.metadata import DigestType
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.core.version import UNRELEASED
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import EntryDigest

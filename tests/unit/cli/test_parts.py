@@ -132,7 +132,7 @@ def test_fragments_are_drawn_with_slots_and_what_is_known_of_bookies() -> None:
     ]
 
 
-def test_write_sets_are_drawn_per_residue() -> None:
+def test_write_sets_are_drawn_per_stripe() -> None:
     assert picture.draw_write_sets(3, 3, 2) == ["  every entry is in all 3 slots; 2 of them make it durable"]
     assert picture.draw_write_sets(4, 2, 1)[1:] == [
         "           0   [0] [1]  ·   · ",

@@ -39,10 +39,10 @@ def entry(entry_id: int) -> Entry:
     st.sampled_from([(1, 1), (3, 0b011), (4, 0b1101), (6, 0b000111)]),
     st.sampled_from([None, -1, 4]),
 )
-def test_copies_hold_the_share_and_nothing_else(ids, bytes_max, share, lac) -> None:
-    period, residues = share
-    runs = list(copies([entry(e) for e in ids], ACCESS, bytes_max, period=period, residues=residues, lac=lac))
-    wanted = [e for e in ids if residues >> e % period & 1]
+def test_copies_hold_the_stripes_and_nothing_else(ids, bytes_max, shape, lac) -> None:
+    period, stripes = shape
+    runs = list(copies([entry(e) for e in ids], ACCESS, bytes_max, period=period, stripes=stripes, lac=lac))
+    wanted = [e for e in ids if stripes >> e % period & 1]
     views = [RunView.parse(run.body) for run in runs]
     assert all(run.body_crc == checksum(run.body) for run in runs)
     assert [e for view in views for e in view.ids()] == wanted

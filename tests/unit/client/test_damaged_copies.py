@@ -9,7 +9,7 @@ import pytest
 from quire.client.repairing.scrubbing import CopyVerdict, ReplicaCheck
 from quire.core.answers import Answer
 from quire.core.errors import ReadUnavailableError
-from quire.core.ledger.shares import shares
+from quire.core.ledger.stripes import bookie_stripes
 from support.small_cluster import small_cluster
 
 COUNT = 40
@@ -52,8 +52,8 @@ async def _damaged(tmp_path: Path) -> None:
         assert {(hole.first, hole.last, hole.answer) for hole in report.holes} == {(7, 7, Answer.DAMAGED)}
         record = await client.ledger_metadata(writer.ledger_id)
         check = ReplicaCheck(client.bookies, record, 5000)
-        for share in shares(record):
-            found = (await check.scrub(share)).findings
+        for part in bookie_stripes(record):
+            found = (await check.scrub(part)).findings
             assert [(one.first, one.last, one.verdict, one.detail) for one in found] == [
                 (7, 7, CopyVerdict.CORRUPT, Answer.DAMAGED.name)
             ]

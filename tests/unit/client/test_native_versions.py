@@ -12,7 +12,7 @@ from quire.client.bookies import bookies as client_bookies
 from quire.client.bookies.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.net.channel import Channel, NativeCodec
 from quire.net.channel_codec import ChannelContext
 from quire.net.receive_memory import ReceiveBudget, Scratch

@@ -16,7 +16,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.replica import Replica
-from quire.core.ledger.shares import shares
+from quire.core.ledger.stripes import bookie_stripes
 from quire.core.repair.effects import RepairOutcome
 from support.small_cluster import SmallCluster, small_cluster
 
@@ -32,12 +32,12 @@ async def _listed(tmp_path: Path, protocol: str, shape: dict[str, int]) -> None:
         await writer.flushed()
         record = await client.ledger_metadata(writer.ledger_id)
         access = LedgerAccess.of(record)
-        for share in shares(record):
-            told = await replica_list(client.bookies, share.bookie, record, access, timeout_ms=5000)
+        for part in bookie_stripes(record):
+            told = await replica_list(client.bookies, part.bookie, record, access, timeout_ms=5000)
             assert told.answer is Answer.OK
-            replica = Replica(told, share.period)
-            held = {residue: not replica.lacks(residue, 0, COUNT - 1) for residue in range(share.period)}
-            assert held == {residue: bool(share.residues >> residue & 1) for residue in range(share.period)}
+            replica = Replica(told, part.period)
+            held = {stripe: not replica.lacks(stripe, 0, COUNT - 1) for stripe in range(part.period)}
+            assert held == {stripe: bool(part.stripes >> stripe & 1) for stripe in range(part.period)}
         spare = next(bookie for bookie in cluster.servers if bookie not in record.fragments[0].ensemble)
         told = await replica_list(
             client.bookies,
@@ -125,9 +125,9 @@ async def test_an_audit_reads_where_a_bookie_answers_no_list(
         if number == 3:
             cluster.servers[victim].ledgers.delete(writer.ledger_id, 10**15)
         check = ReplicaCheck(client.bookies, record, 500)
-        for share in shares(record):
-            found = await check.audit(share.bookie, [share])
-            is_gone = number == 3 and share.bookie == victim
+        for part in bookie_stripes(record):
+            found = await check.audit(part.bookie, [part])
+            is_gone = number == 3 and part.bookie == victim
             assert [(one.verdict, one.first, one.last) for one in found] == (
                 [(CopyVerdict.MISSING, 0, COUNT - 1)] if is_gone else []
             )
@@ -144,7 +144,7 @@ async def test_an_audit_of_a_bookie_that_answers_nothing_says_unknown(
         await writer.append(b"entry")
         await writer.close()
         check = ReplicaCheck(client.bookies, await client.ledger_metadata(writer.ledger_id), 300)
-        [share] = shares(check._record)
-        found = await check.audit(share.bookie, [share])
+        [part] = bookie_stripes(check._record)
+        found = await check.audit(part.bookie, [part])
         assert [one.verdict for one in found] == [CopyVerdict.UNKNOWN]
         assert not client.bookies.without_lists

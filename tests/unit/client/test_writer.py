@@ -121,7 +121,7 @@ async def test_a_payload_is_copied_if_its_owner_can_change_it(c):
 @pytest.mark.parametrize(
     ("size", "write", "ack"), [(1, 1, 1), (3, 2, 2), (4, 3, 2), (5, 3, 3), (6, 3, 2), (7, 2, 1)]
 )
-async def test_a_striped_ledger_gives_each_bookie_its_share(size, write, ack, digest):
+async def test_a_striped_ledger_gives_each_bookie_its_stripes(size, write, ack, digest):
     async with cluster(size) as c, await c.writer(size, write, ack, digest) as ledger:
         count = 0
         for amount in (1, 2, 3, 50, size, 1):

@@ -14,7 +14,7 @@ from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.core.ledger.notes import NO_NOTES, BookieHoles, EntryRange, LedgerNotes
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.replica import ReplicaList
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.core.repair.debt import DebtKind, DebtReason, ledger_debt
 
 BOOKIES = [BookieId(f"b{number}") for number in range(6)]

@@ -18,7 +18,7 @@ from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, new_ledger, new_stream
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.replica import ReplicaList
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.core.repair.debt import ledger_debt
 from quire.core.repair.effects import CopyRange, ReadRecord, RepairEffect, RepairOutcome
 from quire.core.repair.rereplication import RepairMachine

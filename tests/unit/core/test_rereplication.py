@@ -54,7 +54,7 @@ def names(world):
     return [type(effect).__name__ for effect in world.log]
 
 
-def test_a_bookie_that_is_gone_is_replaced_after_its_share_is_copied():
+def test_a_bookie_that_is_gone_is_replaced_after_its_entries_are_copied():
     world = full(ledger(), 9)
     world.silent.add(B[1])
     ended = world.run(RepairMachine([B[1]], [B[3]]))
@@ -109,14 +109,14 @@ def test_notes_of_holes_that_are_filled_are_taken_out_of_the_record():
 def test_of_a_striped_ledger_each_bookie_gets_its_classes_only():
     record = ledger(5, 3, 2, last=29)
     world = full(record, 29)
-    share = set(world.disks[B[4]])
+    expected = set(world.disks[B[4]])
     world.silent.add(B[4])
     ended = world.run(RepairMachine([B[4]], [B[5]], limits=RepairLimits(piece_entries=10)))
     assert ended.outcome is RepairOutcome.WHOLE
-    assert world.disks[B[5]] == share
+    assert world.disks[B[5]] == expected
     copies = [effect for effect in world.log if isinstance(effect, CopyRange)]
     assert [(piece.entries.first, piece.entries.last) for piece in copies] == [(0, 9), (10, 19), (20, 29)]
-    assert {piece.entries.residues.bit_count() for piece in copies} == {3}
+    assert {piece.entries.stripes.bit_count() for piece in copies} == {3}
 
 
 def test_the_last_fragment_of_an_open_ledger_is_left_alone():

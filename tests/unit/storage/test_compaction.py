@@ -152,9 +152,9 @@ def test_what_is_put_between_two_slices_wins_over_what_is_carried_after_it() -> 
 
 def test_a_row_is_taken_by_its_lsn_whenever_it_comes() -> None:
     newer, older = (make_run(1, first, last) for first, last in ((3, 5), (0, 9)))
-    for period, residues in ((1, 1), (3, 0b011)):
+    for period, stripes in ((1, 1), (3, 0b011)):
         table = RowTable()
-        rows = [_row(run.first, run.last, lsn, period, residues) for run, lsn in ((newer, 50), (older, 10))]
+        rows = [_row(run.first, run.last, lsn, period, stripes) for run, lsn in ((newer, 50), (older, 10))]
         table.add(rows[0], 7)
         table.add_carried(rows[1])
         found = [
@@ -167,8 +167,8 @@ def test_a_row_is_taken_by_its_lsn_whenever_it_comes() -> None:
         assert table.lacs == {1: 7}
 
 
-def _row(first: int, last: int, lsn: int, period: int, residues: int) -> Row:
-    return Row(1, 0, first, last, lsn, 8 * OFFSET_UNIT, 100, last - first + 1, period, 0, 3, 0x81, residues)
+def _row(first: int, last: int, lsn: int, period: int, stripes: int) -> Row:
+    return Row(1, 0, first, last, lsn, 8 * OFFSET_UNIT, 100, last - first + 1, period, 0, 3, 0x81, stripes)
 
 
 def turned(files: FaultyFiles, storage: LedgerStorage, ledger_id: int, at: int) -> None:

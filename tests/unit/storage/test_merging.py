@@ -32,7 +32,7 @@ def piece_of(run: RunView, lsn: int, *, recovery: bool = False) -> RunPiece:
     flags = RowFlag.RECOVERY if recovery else 0
     row = Row(
         1, run.origin_term, run.first, run.last, lsn, 8, len(run.body), run.count, run.period, flags, 3, 0x81,
-        run.residues,
+        run.stripes,
     )  # fmt: skip
     return RunPiece(run.first, run.last, 1, row)
 
@@ -67,7 +67,7 @@ def test_what_stands_between_them_keeps_runs_apart() -> None:
     assert merged((one, 1), (make_run(1, 5, 9), 2)) == [[1, 2]]
     assert merged((one, 1), (make_run(1, 6, 9), 2)) == [[1], [2]], "an id is missing"
     assert merged((one, 1), (make_run(1, 5, 9, origin_term=3), 2)) == [[1], [2]]
-    assert merged((one, 1), (make_run(1, 5, 9, period=3, residues=0b111), 2)) == [[1], [2]]
+    assert merged((one, 1), (make_run(1, 5, 9, period=3, stripes=0b111), 2)) == [[1], [2]]
     assert merged((one, 1), (make_run(1, 5, 9), 2), bytes_max=2 * len(one.body) - 1) == [[1], [2]]
     merging = Merging(1 << 20)
     merging.add(piece_of(one, 1, recovery=True), one)
@@ -84,12 +84,12 @@ def test_nothing_is_merged_across_the_lsn_of_a_term(term_lsn: int, groups: list[
     assert merged(*runs, term_lsn=term_lsn) == groups
 
 
-def test_striped_runs_are_merged_where_their_residues_fill_the_range() -> None:
-    both = [make_run(1, first, last, period=3, residues=0b011) for first, last in ((0, 4), (6, 10))]
+def test_striped_runs_are_merged_where_their_stripes_fill_the_range() -> None:
+    both = [make_run(1, first, last, period=3, stripes=0b011) for first, last in ((0, 4), (6, 10))]
     assert merged((both[0], 1), (both[1], 2)) == [[1, 2]]
-    classes = [make_run(1, 0, 6, period=3, residues=0b001), make_run(1, 7, 10, period=3, residues=0b010)]
-    assert merged((classes[0], 1), (classes[1], 2)) == [[1], [2]], "1 and 4 are missing"
-    single = [make_run(1, 3, 3, period=3, residues=0b001), make_run(1, 4, 4, period=3, residues=0b010)]
+    stripes = [make_run(1, 0, 6, period=3, stripes=0b001), make_run(1, 7, 10, period=3, stripes=0b010)]
+    assert merged((stripes[0], 1), (stripes[1], 2)) == [[1], [2]], "1 and 4 are missing"
+    single = [make_run(1, 3, 3, period=3, stripes=0b001), make_run(1, 4, 4, period=3, stripes=0b010)]
     assert merged((single[0], 1), (single[1], 2)) == [[1, 2]]
 
 

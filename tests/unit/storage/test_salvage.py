@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.ledger.metadata import DigestType
-from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.quorum import stripes_of_slot
 from quire.storage.formats.footer_format import Row
 from quire.storage.reading import cut_run, ends_of, positions_of, salvage
 from quire.wire.run import RUN_HEADER_BYTES, RunView, ids_in
@@ -19,11 +19,11 @@ from support.storage_disk import make_run, payload_of
 def runs(draw: st.DrawFn) -> RunView:
     """A run of a striped ledger or of another one, or of a stream."""
     period = draw(st.integers(1, 5))
-    residues = residues_of_slot(draw(st.integers(0, period - 1)), period, draw(st.integers(1, period)))
+    stripes = stripes_of_slot(draw(st.integers(0, period - 1)), period, draw(st.integers(1, period)))
     low = draw(st.integers(0, 1000))
-    ids = ids_in(low, low + draw(st.integers(period, 30)), period, residues if period > 1 else 1)
+    ids = ids_in(low, low + draw(st.integers(period, 30)), period, stripes if period > 1 else 1)
     return make_run(
-        9, ids[0], ids[-1], period=period, residues=residues if period > 1 else 1, payload=b"p" * 30,
+        9, ids[0], ids[-1], period=period, stripes=stripes if period > 1 else 1, payload=b"p" * 30,
         origin_term=draw(st.sampled_from((0, 3))),
     )  # fmt: skip
 
@@ -31,7 +31,7 @@ def runs(draw: st.DrawFn) -> RunView:
 def row_of(run: RunView) -> Row:
     return Row(
         9, run.origin_term, run.first, run.last, 5, 64, len(run.body), run.count, run.period, 0,
-        int(DigestType.CRC32C), 0x81, run.residues,
+        int(DigestType.CRC32C), 0x81, run.stripes,
     )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def test_whatever_is_turned_each_entry_is_whole_or_called_damaged(
     left = salvage(bytes(body), row, first, first + length)
     wanted = [entry_id for entry_id in run.ids() if first <= entry_id <= first + length]
     good = {entry_id: bytes(entry) for one in left.runs for entry_id, entry in one.entries()}
-    bad = [entry_id for low, high in left.damaged for entry_id in ids_in(low, high, run.period, run.residues)]
+    bad = [entry_id for low, high in left.damaged for entry_id in ids_in(low, high, run.period, run.stripes)]
     assert sorted([*good, *bad]) == wanted
     for entry_id, entry in good.items():
         assert payload_of(memoryview(entry), 9, entry_id, run.origin_term)

@@ -154,12 +154,12 @@ def test_damage_concerns_the_entries_of_its_term() -> None:
     assert storage.damages.kept == []
 
 
-def test_shares_of_a_striped_stream_have_terms_too() -> None:
+def test_stripes_of_a_stream_have_terms_too() -> None:
     files = FaultyFiles()
     storage = open_storage(files)
     take_term(storage, 1, 2)
     for term, payload in ((1, b"one"), (2, b"two")):
-        run = make_run(1, 0, 9, period=3, residues=0b101, payload=payload, origin_term=term)
+        run = make_run(1, 0, 9, period=3, stripes=0b101, payload=payload, origin_term=term)
         put(storage, run, Answers())
     settle(storage)
     ids = [entry_id for entry_id in range(10) if entry_id % 3 != 1]
@@ -246,8 +246,8 @@ def test_what_goes_of_a_striped_run_takes_no_entry_of_another_class() -> None:
     """Older entries of the right term lie between those that go; and a run without an id of the range gives no range."""
     files = FaultyFiles()
     storage = open_storage(files)
-    right = make_run(1, 0, 9, period=3, residues=1, payload=b"right", origin_term=2)
-    others = make_run(1, 1, 10, period=3, residues=2, payload=b"other", origin_term=1)
+    right = make_run(1, 0, 9, period=3, stripes=1, payload=b"right", origin_term=2)
+    others = make_run(1, 1, 10, period=3, stripes=2, payload=b"other", origin_term=1)
     for run in (right, others):
         put(storage, run, Answers())
     dropped(storage, 8, 9, 2)
@@ -283,7 +283,7 @@ def test_the_last_entry_that_a_truncation_leaves_is_found_far_below_what_it_took
     """All entries came alone or by two; each take-over truncates lower, and the last one so that nothing is left."""
     storage = open_storage(FaultyFiles(), StorageConfig(segment_bytes=segment_bytes, recent_bytes_max=0))
     take_term(storage, 1, 1)
-    shape = {"period": 3, "residues": 0b011} if striped else {}
+    shape = {"period": 3, "stripes": 0b011} if striped else {}
     ids = [entry_id for entry_id in range(999) if not striped or entry_id % 3 < 2]
     for first in range(0, 999, 3 if striped else 1):
         put(storage, make_run(1, first, first + (1 if striped else 0), origin_term=1, **shape), Answers())

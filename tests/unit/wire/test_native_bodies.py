@@ -14,7 +14,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX
 from quire.core.ledger.metadata import DigestType
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.wire import native, native_bodies, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST, LacItem
@@ -232,7 +232,7 @@ BAD = {
     ),
     "has 3..1, period 1": page([HeldInterval(3, 1, 1, 1)]),
     "period 65": page([HeldInterval(0, 1, 65, 1)]),
-    "residues 0x2": page([HeldInterval(0, 1, 1, 2)]),
+    "stripes 0x2": page([HeldInterval(0, 1, 1, 2)]),
     "the first id 4 follows 5": page([HeldInterval(4, 9, 1, 1)], first=5),
     "the first id 4 follows 8": page([HeldInterval(8, 9, 1, 1), HeldInterval(4, 6, 1, 1)]),
     "up to the first id 8 names 8 as the next id": page([HeldInterval(8, 9, 1, 1)], following=8),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX
 from quire.core.ledger.metadata import DigestType
-from quire.core.ledger.quorum import residues_of_slot, write_set
+from quire.core.ledger.quorum import stripes_of_slot, write_set
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Kind, encode_request
 from quire.wire.native_requests import plain_add
@@ -18,7 +18,7 @@ from quire.wire.run import RUN_HEADER_BYTES, RunView, checksum, count_ids, encod
 DIGEST = EntryDigest(DigestType.CRC32C, b"")
 
 
-def make(ledger_id: int, ids: list[int], period: int = 1, residues: int = 1) -> bytes:
+def make(ledger_id: int, ids: list[int], period: int = 1, stripes: int = 1) -> bytes:
     """A run of these ids, each entry with a payload that names it."""
     parts, sizes = [], []
     for entry_id in ids:
@@ -26,14 +26,12 @@ def make(ledger_id: int, ids: list[int], period: int = 1, residues: int = 1) -> 
         entry = DIGEST.seal_one(ledger_id, entry_id, -1, 0, payload) + payload
         parts.append(entry)
         sizes.append(len(entry))
-    return encode_run(
-        ledger_id, ids[0], ids[-1], parts, sizes, digest_type=3, period=period, residues=residues
-    )
+    return encode_run(ledger_id, ids[0], ids[-1], parts, sizes, digest_type=3, period=period, stripes=stripes)
 
 
 @st.composite
-def shares(draw: st.DrawFn) -> tuple[list[int], int, int]:
-    """The ids of one slot's share of a stretch of entries: (ids, period, residues)."""
+def striped_ids(draw: st.DrawFn) -> tuple[list[int], int, int]:
+    """The ids of one slot's stripes of a stretch of entries: (ids, period, stripes)."""
     ensemble = draw(st.integers(1, 7))
     write_quorum = draw(st.integers(1, ensemble))
     slot = draw(st.integers(0, ensemble - 1))
@@ -42,13 +40,13 @@ def shares(draw: st.DrawFn) -> tuple[list[int], int, int]:
     ids = [entry_id for entry_id in stretch if slot in write_set(entry_id, ensemble, write_quorum)]
     if ensemble == write_quorum:
         return ids, 1, 1
-    return ids, ensemble, residues_of_slot(slot, ensemble, write_quorum)
+    return ids, ensemble, stripes_of_slot(slot, ensemble, write_quorum)
 
 
-@given(shares())
-def test_a_share_is_opened_as_it_was_made(share: tuple[list[int], int, int]) -> None:
-    ids, period, residues = share
-    run = RunView.parse(make(9, ids, period, residues))
+@given(striped_ids())
+def test_stripes_are_opened_as_they_were_made(shape: tuple[list[int], int, int]) -> None:
+    ids, period, stripes = shape
+    run = RunView.parse(make(9, ids, period, stripes))
     run.check_identity()
     assert list(run.ids()) == ids
     assert [
@@ -109,21 +107,21 @@ def frame_of(body: bytes) -> bytes:
 
 
 @given(st.integers(0, 500), st.integers(0, 100), st.integers(1, 9), st.integers(1, 511))
-def test_counting_ids_agrees_with_listing_them(first: int, length: int, period: int, residues: int) -> None:
-    residues = residues % (1 << period) or 1
-    residues = 1 if period == 1 else residues
-    assert count_ids(first, first + length, period, residues) == len(
-        ids_in(first, first + length, period, residues)
+def test_counting_ids_agrees_with_listing_them(first: int, length: int, period: int, stripes: int) -> None:
+    stripes = stripes % (1 << period) or 1
+    stripes = 1 if period == 1 else stripes
+    assert count_ids(first, first + length, period, stripes) == len(
+        ids_in(first, first + length, period, stripes)
     )
 
 
 @settings(max_examples=300)
-@given(shares(), st.data())
+@given(striped_ids(), st.data())
 def test_damage_is_never_opened_as_something_else(
-    share: tuple[list[int], int, int], data: st.DataObject
+    shape: tuple[list[int], int, int], data: st.DataObject
 ) -> None:
-    ids, period, residues = share
-    body = bytearray(make(9, ids, period, residues))
+    ids, period, stripes = shape
+    body = bytearray(make(9, ids, period, stripes))
     table_end = RUN_HEADER_BYTES + 4 * len(ids)
     bit = data.draw(st.integers(0, table_end * 8 - 1))
     body[bit // 8] ^= 1 << bit % 8
@@ -131,10 +129,10 @@ def test_damage_is_never_opened_as_something_else(
         RunView.parse(bytes(body))
 
 
-@given(shares(), st.data())
-def test_a_cut_run_is_refused(share: tuple[list[int], int, int], data: st.DataObject) -> None:
-    ids, period, residues = share
-    body = make(9, ids, period, residues)
+@given(striped_ids(), st.data())
+def test_a_cut_run_is_refused(shape: tuple[list[int], int, int], data: st.DataObject) -> None:
+    ids, period, stripes = shape
+    body = make(9, ids, period, stripes)
     with pytest.raises(MalformedFrameError):
         RunView.parse(body[: data.draw(st.integers(0, len(body) - 1))])
     with pytest.raises(MalformedFrameError):
@@ -150,6 +148,6 @@ def test_another_identity_inside_is_refused() -> None:
 
 def test_a_run_that_announces_ids_without_end_is_refused_at_once() -> None:
     entry = DIGEST.seal_one(9, 0, -1, 0, b"")
-    body = encode_run(9, 0, 2**62, [entry], [len(entry)], digest_type=3, period=7, residues=0x7F)
+    body = encode_run(9, 0, 2**62, [entry], [len(entry)], digest_type=3, period=7, stripes=0x7F)
     with pytest.raises(MalformedFrameError, match="does not have 1 entries"):
         RunView.parse(body)

@@ -31,7 +31,7 @@ from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, StorageEr
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.replica import Replica
-from quire.core.ledger.shares import HeldInterval, joined_stretches
+from quire.core.ledger.stripes import HeldInterval, joined_stretches
 from quire.env.interfaces import Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.storage.ledger_storage import LedgerStorage

@@ -147,11 +147,11 @@ class AddCollector:
         self._put(AddGroup(adder, so_far.ids, so_far.entries, so_far.txns, so_far.lac))
 
     def _put(self, group: AddGroup) -> None:
-        for start, end, period, residues in bookkeeper.run_shapes(group.ids, self._period):
+        for start, end, period, stripes in bookkeeper.run_shapes(group.ids, self._period):
             self._period = max(period, 1)
-            self._put_run(group.part(start, end), period, residues)
+            self._put_run(group.part(start, end), period, stripes)
 
-    def _put_run(self, group: AddGroup, period: int, residues: int) -> None:
+    def _put_run(self, group: AddGroup, period: int, stripes: int) -> None:
         ledger_id, key, recovery, _ = group.adder
         # Where the ledger is not known, its id may have had another one, with another digest.
         kind = self._digests.get(ledger_id) if self._ledgers.unknown_ledgers.knows(ledger_id) else None
@@ -163,7 +163,7 @@ class AddCollector:
             list(map(len, group.entries)),
             digest_type=kind or 0,
             period=period,
-            residues=residues,
+            stripes=stripes,
         )
         body = run.body
         group.entries = ()

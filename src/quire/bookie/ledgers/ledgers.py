@@ -37,7 +37,7 @@ from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.storage.holding import RangeHeld
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segments.segment import Sink

@@ -66,14 +66,14 @@ def draw_fragments(fragments: Sequence[FragmentFacts], standing: Mapping[str, st
 
 
 def draw_write_sets(ensemble_size: int, write_quorum: int, ack_quorum: int) -> list[str]:
-    """Which slots hold which entries: a row per residue of the entry id modulo E (one row when E = Qw)."""
+    """Which slots hold which entries: a row per stripe of the entry id modulo E (one row when E = Qw)."""
     if ensemble_size == write_quorum:
         return [f"  every entry is in all {ensemble_size} slots; {ack_quorum} of them make it durable"]
     lines = [f"  entry mod {ensemble_size}   slots ({ack_quorum} of {write_quorum} make an entry durable)"]
-    for residue in range(ensemble_size):
-        held = {(residue + step) % ensemble_size for step in range(write_quorum)}
+    for stripe in range(ensemble_size):
+        held = {(stripe + step) % ensemble_size for step in range(write_quorum)}
         cells = " ".join(f"[{slot}]" if slot in held else " · " for slot in range(ensemble_size))
-        lines.append(f"  {residue:>{len(str(ensemble_size)) + 9}}   {cells}")
+        lines.append(f"  {stripe:>{len(str(ensemble_size)) + 9}}   {cells}")
     return lines
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from quire.cli.console.picture import FragmentFacts
     from quire.cli.console.toolbox import Toolbox
-    from quire.client.repairing.inspection import HeldShare
+    from quire.client.repairing.inspection import HeldStripes
     from quire.core.errors import CorruptMetadataError
     from quire.core.ledger.metadata import LedgerMetadata
 
@@ -70,7 +70,7 @@ def show(ledger_id: LedgerArgument, cluster: ClusterOption = None, as_json: Json
         from quire.cli.console.toolbox import open_toolbox
         from quire.client.access import LedgerAccess
         from quire.client.reading.lac_read import newest_lac
-        from quire.client.repairing.inspection import held_shares
+        from quire.client.repairing.inspection import held_stripes
         from quire.core.ledger.metadata import LedgerState
 
         async with open_toolbox(uri) as tools:
@@ -80,7 +80,7 @@ def show(ledger_id: LedgerArgument, cluster: ClusterOption = None, as_json: Json
             if record.state is not LedgerState.CLOSED:
                 access = LedgerAccess.of(record)
                 lac = await newest_lac(record, access, tools.bookies, timeout_ms=ANSWER_MS)
-            held = await held_shares(record, notes, lac, tools.bookies, timeout_ms=ANSWER_MS)
+            held = await held_stripes(record, notes, lac, tools.bookies, timeout_ms=ANSWER_MS)
         facts = facts_of(record) | shown_facts(record, version, standing, held)
         out.result(facts, "\n".join([*drawing(record, standing), "", *holdings(held)]))
 
@@ -128,10 +128,10 @@ def facts_of(record: LedgerMetadata) -> dict[str, object]:
 
 
 def shown_facts(
-    record: LedgerMetadata, version: int, standing: dict[str, str], held: Sequence[HeldShare]
+    record: LedgerMetadata, version: int, standing: dict[str, str], held: Sequence[HeldStripes]
 ) -> dict[str, object]:
     """What `show --json` adds."""
-    shares = {(int(each.share.first), each.bookie): each for each in held}
+    stripes = {(int(each.part.first), each.bookie): each for each in held}
     return {
         "complete": all(each.is_known and not each.missing for each in held),
         "version": version,
@@ -143,7 +143,7 @@ def shown_facts(
                 "last_entry": record.last_entry_of_fragment(index),
                 "bookies": [
                     {"id": str(bookie), "standing": standing.get(bookie, "gone")}
-                    | held_facts(shares.get((int(fragment.first_entry), bookie)))
+                    | held_facts(stripes.get((int(fragment.first_entry), bookie)))
                     for bookie in fragment.ensemble
                 ],
             }
@@ -152,20 +152,20 @@ def shown_facts(
     }
 
 
-def held_facts(held: HeldShare | None) -> dict[str, object]:
+def held_facts(held: HeldStripes | None) -> dict[str, object]:
     """What one bookie holds of one fragment; `held` is null where its response is inconclusive."""
     if held is None:
         return {}
     return {
-        "wanted": held.share.count,
-        "held": held.share.count - held.missing_count if held.is_known else None,
+        "wanted": held.part.count,
+        "held": held.part.count - held.missing_count if held.is_known else None,
         "answer": held.answer.name.lower(),
         "missing": [[part.first, part.last] for part in held.missing[:LISTED_MAX]],
         "recorded_holes": [[first, last] for first, last in held.holes[:LISTED_MAX]],
     }
 
 
-def holdings(held: Sequence[HeldShare]) -> list[str]:
+def holdings(held: Sequence[HeldStripes]) -> list[str]:
     """What bookies lack of what the record says, in sentences."""
     lines = []
     silent = dict.fromkeys(f"{each.bookie} ({each.answer.name})" for each in held if not each.is_known)

@@ -208,7 +208,7 @@ def _loss_lines(ledger_id: int, what: Any) -> list[str]:
 
 
 def _entries_in(entries: EntryRange) -> str:
-    """A range with its verb; of some classes of a striped ledger, with how many entries that are."""
+    """A range with its verb; of some stripes of a striped ledger, with how many entries that are."""
     size = entries.size()
     of = "" if size == entries.last - entries.first + 1 else f" ({counted(size, 'entry')} of these)"
     return f"entries {entries.first:,}..{entries.last:,}{of} are"

@@ -21,7 +21,7 @@ from quire.client.config import RECEIVE_BUDGET_BYTES
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import ID_MAX, BookieId
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.core.ledger.terms import NO_TERM
 from quire.env.home import check_home
 from quire.metadata.bookies import BookieInfo, BookieRegistry

@@ -92,7 +92,7 @@ def _together(ledger_id: int, parts: Sequence[Entries], *, in_order: bool) -> En
     """The entries of all parts, each id once."""
     if in_order:
         return Entries.join(ledger_id, parts)
-    # Shares of a striped ledger, or entries that were written twice.
+    # Stripes of several bookies, or entries that were written twice.
     by_id = {entry.entry_id: entry for part in parts for entry in part}
     return Entries.of(ledger_id, [by_id[entry_id] for entry_id in sorted(by_id)])
 

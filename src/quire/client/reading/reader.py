@@ -321,9 +321,9 @@ class LedgerReader:
             last = min(last, end)
         count = _FIRST_WINDOW_ENTRIES
         if self._entry_bytes:
-            # Each of the bookies that share a striped range brings its part.
-            shares = -(-record.ensemble_size // record.write_quorum)
-            count = int(self._config.read_bytes_max * _FILL * shares / self._entry_bytes)
+            # Each of the bookies of a striped range brings its stripes.
+            parts = -(-record.ensemble_size // record.write_quorum)
+            count = int(self._config.read_bytes_max * _FILL * parts / self._entry_bytes)
         return min(last, first + max(1, min(count, WINDOW_ENTRIES_MAX)) - 1)
 
     def _start(self, first: int, last: int) -> RangeRead:
@@ -500,7 +500,7 @@ class LedgerReader:
         now = self._clock.now_ms()
         usable = [bookie for bookie in bookies if self._avoid_until.get(bookie, 0) <= now] or bookies
         bookie = usable[self._turn % len(usable)]
-        # A striped share has gaps: only its first entry is sure to be the next one.
+        # A run of a striped ledger has gaps: only its first entry is sure to be the next one.
         striped = record.ensemble_size > record.write_quorum
         last = next_entry if striped else next_entry + WINDOW_ENTRIES_MAX
         reply = await self._ask_poll(bookie, next_entry, last, self._config.long_poll_wait_ms, origin_term)

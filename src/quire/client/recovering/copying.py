@@ -31,7 +31,7 @@ def copies(
     bytes_max: int,
     *,
     period: int = 1,
-    residues: int = 1,
+    stripes: int = 1,
     lac: int | None = None,
     origin_term: int = 0,
 ) -> Iterator[Copies]:
@@ -42,7 +42,7 @@ def copies(
         access: the ledger's.
         bytes_max: a run is cut before it would grow larger; one entry at least.
         period: 1, or the ensemble size of a striped ledger.
-        residues: with a period above 1, the classes that the bookie stores; other entries are left out.
+        stripes: with a period above 1, the stripes that the bookie stores; other entries are left out.
         lac: the LAC for all headers; None keeps the one that each entry was found with.
         origin_term: of a stream: the term in which all of them were written, which stays theirs.
 
@@ -53,26 +53,24 @@ def copies(
     size, expected = 0, -1
     for entry in entries:
         entry_id = entry.entry_id
-        if period > 1 and not residues >> entry_id % period & 1:
+        if period > 1 and not stripes >> entry_id % period & 1:
             continue
-        if group and (
-            _has_gap(expected, entry_id, period, residues) or size + len(entry.payload) > bytes_max
-        ):
-            yield _run(group, access, period, residues, lac, origin_term)
+        if group and (_has_gap(expected, entry_id, period, stripes) or size + len(entry.payload) > bytes_max):
+            yield _run(group, access, period, stripes, lac, origin_term)
             group, size = [], 0
         group.append(entry)
         size += len(entry.payload) + access.digest.overhead
         expected = entry_id + 1
     if group:
-        yield _run(group, access, period, residues, lac, origin_term)
+        yield _run(group, access, period, stripes, lac, origin_term)
 
 
-def _has_gap(expected: int, entry_id: int, period: int, residues: int) -> bool:
-    """Whether an id of the share lies between two entries, so that they cannot be one run."""
+def _has_gap(expected: int, entry_id: int, period: int, stripes: int) -> bool:
+    """Whether an id of these stripes lies between two entries, so that they cannot be one run."""
     if period == 1:
         return entry_id != expected
     return entry_id - expected >= period or any(
-        residues >> skipped % period & 1 for skipped in range(expected, entry_id)
+        stripes >> skipped % period & 1 for skipped in range(expected, entry_id)
     )
 
 
@@ -80,7 +78,7 @@ def _run(
     group: Sequence[Entry],
     access: LedgerAccess,
     period: int,
-    residues: int,
+    stripes: int,
     lac: int | None,
     origin_term: int,
 ) -> Copies:
@@ -97,8 +95,8 @@ def _run(
         sizes.append(len(header) + len(payload))
     first, last = group[0].entry_id, group[-1].entry_id
     if period > 1:
-        # A run names only classes that it has entries of.
-        residues = sum({1 << entry.entry_id % period for entry in group})
+        # A run names only stripes that it has entries of.
+        stripes = sum({1 << entry.entry_id % period for entry in group})
     body = encode_run(
         access.ledger_id,
         first,
@@ -107,7 +105,7 @@ def _run(
         sizes,
         digest_type=access.digest.digest_type,
         period=period,
-        residues=residues,
+        stripes=stripes,
         origin_term=origin_term,
         scheme=SCHEME_TERMS if origin_term else SCHEME_PLAIN,
     )

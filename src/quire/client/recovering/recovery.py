@@ -311,7 +311,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
                     self._access,
                     self._config.run_bytes_max,
                     period=effect.period,
-                    residues=effect.residues,
+                    stripes=effect.stripes,
                     lac=effect.last_add_confirmed,
                     origin_term=origin_term,
                 )

@@ -19,7 +19,7 @@ from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.notes import EntryRange, LedgerNotes
-from quire.core.ledger.quorum import residues_of_slot, told_through, write_set
+from quire.core.ledger.quorum import stripes_of_slot, told_through, write_set
 from quire.core.ledger.terms import by_origin
 from quire.wire.entry import Entry
 from quire.wire.native_bodies import ANY_TERM, BY_ID
@@ -177,9 +177,9 @@ class LedgerVerifier:
         if reply.answer is not Answer.OK:
             return _Told({}, reply.answer), last
         entries, bad, _ = open_runs(reply.runs, self._access, first, last, origin_term)
-        residues = residues_of_slot(slot, size, write_quorum)
+        stripes = stripes_of_slot(slot, size, write_quorum)
         through = told_through(
-            first, last, entries.entry_ids, reply.conclusive_through, reply.unknown + bad, residues, size
+            first, last, entries.entry_ids, reply.conclusive_through, reply.unknown + bad, stripes, size
         )
         answer = Answer.NO_ENTRY
         if through < first:

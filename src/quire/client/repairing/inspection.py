@@ -17,29 +17,29 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import LedgerNotes
-from quire.core.ledger.shares import BookieShare, HeldInterval, gaps, shares
+from quire.core.ledger.stripes import BookieStripes, HeldInterval, bookie_stripes, gaps
 
 
 @dataclass(frozen=True, slots=True)
-class HeldShare:
-    """What one bookie holds of its share of one fragment.
+class HeldStripes:
+    """What one bookie holds of its stripes of one fragment.
 
     Attributes:
-        share: what it should hold.
+        part: what it should hold.
         answer: the code of its response; other than OK (or NO_LEDGER: it holds nothing), what it holds is unknown.
-        missing: the parts of the share that it does not hold.
-        holes: parts of the share that the record calls holes, whether they are filled by now or not.
+        missing: what of that it does not hold.
+        holes: what of that the record calls holes, whether they are filled by now or not.
     """
 
-    share: BookieShare
+    part: BookieStripes
     answer: Answer
-    missing: tuple[BookieShare, ...]
+    missing: tuple[BookieStripes, ...]
     holes: tuple[tuple[int, int], ...]
 
     @property
     def bookie(self) -> BookieId:
-        """Whose share it is."""
-        return self.share.bookie
+        """Which bookie it is."""
+        return self.part.bookie
 
     @property
     def is_known(self) -> bool:
@@ -48,18 +48,18 @@ class HeldShare:
 
     @property
     def missing_count(self) -> int:
-        """How many entries of the share it does not hold."""
+        """How many of these entries it does not hold."""
         return sum(part.count for part in self.missing)
 
 
-async def held_shares(
+async def held_stripes(
     record: LedgerMetadata,
     notes: LedgerNotes,
     last_entry: int | None,
     bookies: BookieClient,
     *,
     timeout_ms: int,
-) -> list[HeldShare]:
+) -> list[HeldStripes]:
     """Ask each bookie of a ledger for the list of the entries that it holds.
 
     Args:
@@ -73,27 +73,27 @@ async def held_shares(
         One for each fragment that is not empty and each slot, in their order.
     """
     access = LedgerAccess.of(record)
-    wanted = list(shares(record, last_entry))
-    everyone = list(dict.fromkeys(share.bookie for share in wanted))
+    wanted = list(bookie_stripes(record, last_entry))
+    everyone = list(dict.fromkeys(part.bookie for part in wanted))
     lists = await asyncio.gather(
         *(bookies.list_entries(bookie, access, timeout_ms=timeout_ms) for bookie in everyone)
     )
     responses = dict(zip(everyone, lists, strict=True))
-    return [_held(share, notes, *responses[share.bookie]) for share in wanted]
+    return [_held(part, notes, *responses[part.bookie]) for part in wanted]
 
 
 def _held(
-    share: BookieShare, notes: LedgerNotes, answer: Answer, intervals: Sequence[HeldInterval]
-) -> HeldShare:
+    part: BookieStripes, notes: LedgerNotes, answer: Answer, intervals: Sequence[HeldInterval]
+) -> HeldStripes:
     known = answer in (Answer.OK, Answer.NO_LEDGER)
-    missing = tuple(gaps(share, intervals)) if known else ()
-    return HeldShare(share, answer, missing, tuple(_holes_in(share, notes)))
+    missing = tuple(gaps(part, intervals)) if known else ()
+    return HeldStripes(part, answer, missing, tuple(_holes_in(part, notes)))
 
 
-def _holes_in(share: BookieShare, notes: LedgerNotes) -> Iterator[tuple[int, int]]:
+def _holes_in(part: BookieStripes, notes: LedgerNotes) -> Iterator[tuple[int, int]]:
     for hole in notes.holes:
-        if hole.bookie == share.bookie:
+        if hole.bookie == part.bookie:
             for place in hole.ranges:
-                first, last = max(place.first, share.first), min(place.last, share.last)
+                first, last = max(place.first, part.first), min(place.last, part.last)
                 if first <= last:
                     yield first, last

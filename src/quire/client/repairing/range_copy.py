@@ -21,7 +21,7 @@ from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.replica import Replica
-from quire.core.ledger.shares import Stretch
+from quire.core.ledger.stripes import Stretch
 from quire.core.repair.effects import CopyRange
 from quire.wire.entries import Entries
 from quire.wire.native_bodies import ANY_TERM
@@ -213,14 +213,14 @@ class RangeCopier(AddSink):
             self._access,
             self._run_bytes_max,
             period=part.period,
-            residues=part.residues,
+            stripes=part.stripes,
             origin_term=piece.origin_term,
         ):
             if not await self._allowed(piece.bookie, len(run.body), stopping):
                 if not stopping.done():
                     outcome.answer = Answer.READ_ONLY
                 break
-            count = len(ids_in(run.first, run.last, part.period, part.residues))
+            count = len(ids_in(run.first, run.last, part.period, part.stripes))
             waiting.append((count, run, self._add(piece, run)))
         for count, run, answered in waiting:
             answer = await self._unless_busy(piece, run, answered)

@@ -22,7 +22,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.replica import Replica, ReplicaList, period_of
-from quire.core.ledger.shares import HeldInterval, Stretch, shares
+from quire.core.ledger.stripes import HeldInterval, Stretch, bookie_stripes
 from quire.core.ledger.terms import needs_of
 
 READ_BYTES: Final = 1 << 20
@@ -45,7 +45,7 @@ async def replica_list(
         bookie: which is asked.
         record: the ledger's record.
         access: the ledger's.
-        stored: what it has acknowledged to this caller, in addition to its share.
+        stored: what it has acknowledged to this caller, in addition to its stripes.
         timeout_ms: how long it may take for each response.
     """
     if record.terms is not None and bookie in bookies.unable(needs_of(record.terms)):
@@ -125,16 +125,16 @@ async def _read_ids(
 
 
 def _expected(record: LedgerMetadata, bookie: BookieId, *, everything: bool) -> list[EntryRange]:
-    """The shares of a bookie; or all of the ledger, where a bookie that the record does not name cannot list."""
-    all_shares = list(shares(record))
-    mine = [share for share in all_shares if share.bookie == bookie]
+    """The stripes of a bookie; or all of the ledger, where a bookie that the record does not name cannot list."""
+    everyone = list(bookie_stripes(record))
+    mine = [part for part in everyone if part.bookie == bookie]
     if everything and not mine:
-        return sorted({EntryRange(share.first, share.last) for share in all_shares})
+        return sorted({EntryRange(part.first, part.last) for part in everyone})
     return [
-        EntryRange(share.first, share.last)
-        if share.is_whole
-        else EntryRange(share.first, share.last, share.period, share.residues)
-        for share in mine
+        EntryRange(part.first, part.last)
+        if part.is_whole
+        else EntryRange(part.first, part.last, part.period, part.stripes)
+        for part in mine
     ]
 
 
@@ -144,9 +144,9 @@ def _unlisted(found: ReplicaList, wanted: Iterable[EntryRange]) -> list[Stretch]
     lacking: list[Stretch] = []
     for each in wanted:
         replica = replicas.setdefault(each.period, Replica(found, each.period))
-        for residue in range(each.period):
-            if each.residues >> residue & 1:
-                lacking += replica.lacks(residue, each.first, each.last)
+        for stripe in range(each.period):
+            if each.stripes >> stripe & 1:
+                lacking += replica.lacks(stripe, each.first, each.last)
     return sorted(set(lacking))
 
 
@@ -156,7 +156,7 @@ def _in_classes(held: Iterable[HeldInterval], period: int) -> Iterable[HeldInter
         if each.period in {1, period}:
             yield each
         else:
-            ids = (e for e in range(each.first, each.last + 1) if each.residues >> e % each.period & 1)
+            ids = (e for e in range(each.first, each.last + 1) if each.stripes >> e % each.period & 1)
             yield from _intervals(ids)
 
 

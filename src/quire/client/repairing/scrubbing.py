@@ -26,7 +26,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.quorum import told_through
-from quire.core.ledger.shares import BookieShare, HeldInterval, not_held
+from quire.core.ledger.stripes import BookieStripes, HeldInterval, not_held
 from quire.core.ledger.terms import needs_of
 from quire.core.repair.marks import MarkReason, RepairMark
 from quire.wire.entries import Entries
@@ -65,7 +65,7 @@ _MARKED = {CopyVerdict.MISSING: MarkReason.HOLE, CopyVerdict.CORRUPT: MarkReason
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Entries first..last of a share, which all have one verdict; `detail` says what the bookie said."""
+    """Entries first..last of a bookie's stripes, which all have one verdict; `detail` says what the bookie said."""
 
     first: int
     last: int
@@ -91,12 +91,12 @@ class Finding:
 
 @dataclass(slots=True)
 class WindowCheck:
-    """What one window of a share showed.
+    """What one window of a bookie's stripes showed.
 
     Attributes:
         entries: good copies, of a stream's no-ops too.
         payload_bytes: their payload.
-        fingerprints: for each class whose entries are all good, a checksum over payloads and lengths.
+        fingerprints: for each stripe whose entries are all good, a checksum over payloads and lengths.
         findings: what is wrong, by ascending id.
     """
 
@@ -108,14 +108,14 @@ class WindowCheck:
     findings: list[Finding] = field(default_factory=list)
 
 
-def windows(record: LedgerMetadata, share: BookieShare) -> Iterator[BookieShare]:
-    """A share in parts of about `WINDOW_BYTES`, with the same borders for every bookie of its fragment."""
+def windows(record: LedgerMetadata, part: BookieStripes) -> Iterator[BookieStripes]:
+    """A bookie's stripes in parts of about `WINDOW_BYTES`, with the same borders for every bookie of its fragment."""
     average = max(1, record.length // max(1, record.last_entry + 1))
     step = max(1, min(1 << 16, WINDOW_BYTES // average))
     if record.state is not LedgerState.CLOSED:
         step = OPEN_WINDOW_ENTRIES
-    for first in range(share.first // step * step, share.last + 1, step):
-        yield share.cut(first, first + step - 1)
+    for first in range(part.first // step * step, part.last + 1, step):
+        yield part.cut(first, first + step - 1)
 
 
 class ReplicaCheck:
@@ -126,50 +126,50 @@ class ReplicaCheck:
         self._access = LedgerAccess.of(record)
         self._silent: dict[BookieId, Answer] = {}
 
-    async def audit(self, bookie: BookieId, mine: Sequence[BookieShare]) -> list[Finding]:
+    async def audit(self, bookie: BookieId, mine: Sequence[BookieStripes]) -> list[Finding]:
         """Compare a bookie's own list of its entries with what it should hold.
 
         No entry is read, unless the bookie answers reads and no list, as Java's DbLedgerStorage: that is remembered.
 
         Args:
             bookie: who is asked.
-            mine: all its shares of the ledger.
+            mine: all its stripes of the ledger.
         """
         if self._knows_no_terms(bookie):
-            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, NO_TERMS) for share in mine]
+            return [Finding(part.first, part.last, CopyVerdict.UNKNOWN, NO_TERMS) for part in mine]
         answer, held = Answer.TIMED_OUT, list[HeldInterval]()
         if bookie not in self._bookies.without_lists:
             answer, held = await self._bookies.list_entries(bookie, self._access, timeout_ms=self._timeout_ms)
         if answer is Answer.TIMED_OUT and not self._bookies.speaks_native(bookie):
             return await self._audit_by_reading(bookie, mine)
         if answer in NEGATIVES:
-            return [Finding(share.first, share.last, CopyVerdict.MISSING, answer.name) for share in mine]
+            return [Finding(part.first, part.last, CopyVerdict.MISSING, answer.name) for part in mine]
         if answer is Answer.OK and (why := await self._why_inconclusive(bookie)):
             # It may hold more than it lists, and says so: no negative.
-            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, why) for share in mine]
+            return [Finding(part.first, part.last, CopyVerdict.UNKNOWN, why) for part in mine]
         if answer is not Answer.OK:
-            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, answer.name) for share in mine]
+            return [Finding(part.first, part.last, CopyVerdict.UNKNOWN, answer.name) for part in mine]
         found: list[Finding] = []
-        for share in mine:
-            for part in windows(self._record, share):
-                found += _findings(part, not_held(part, held), CopyVerdict.MISSING)
+        for part in mine:
+            for window in windows(self._record, part):
+                found += _findings(window, not_held(window, held), CopyVerdict.MISSING)
         if self._record.state is not LedgerState.CLOSED:
             end = self._record.last_fragment.first_entry  # what follows its writer may have put there
             held = [each._replace(last=min(each.last, end - 1)) for each in held if each.first < end]
         return found + _too_much(mine, held)
 
-    async def _audit_by_reading(self, bookie: BookieId, mine: Sequence[BookieShare]) -> list[Finding]:
+    async def _audit_by_reading(self, bookie: BookieId, mine: Sequence[BookieStripes]) -> list[Finding]:
         """The audit of a bookie that has not answered a list."""
         found: list[Finding] = []
-        for share in mine:
-            for window in windows(self._record, share):
+        for part in mine:
+            for window in windows(self._record, part):
                 found += (await self.scrub(window)).findings
         if bookie not in self._silent:
             self._bookies.without_lists.add(bookie)
         return found
 
-    async def scrub(self, window: BookieShare) -> WindowCheck:
-        """Read one window of a share and check every entry's digest."""
+    async def scrub(self, window: BookieStripes) -> WindowCheck:
+        """Read one window of a bookie's stripes and check every entry's digest."""
         good: list[Entries] = []
         found: list[Finding] = []
         at = window.first
@@ -182,7 +182,7 @@ class ReplicaCheck:
         prints = _fingerprints(window, entries)
         return WindowCheck(window.first, window.last, len(entries), size, prints, found)
 
-    async def contents(self, window: BookieShare) -> dict[int, int]:
+    async def contents(self, window: BookieStripes) -> dict[int, int]:
         """A checksum over payload and length for each good entry of a window."""
         good: list[Entries] = []
         at = window.first
@@ -194,7 +194,7 @@ class ReplicaCheck:
             for entry_id, length, payload in zip(part.entry_ids, part.lengths, part.payloads, strict=True)
         }
 
-    async def _read(self, part: BookieShare, good: list[Entries], found: list[Finding]) -> int:
+    async def _read(self, part: BookieStripes, good: list[Entries], found: list[Finding]) -> int:
         """One request; returns the first id that its response does not cover."""
         first, last, bookie = part.first, part.last, part.bookie
         if bookie in self._silent:
@@ -224,7 +224,7 @@ class ReplicaCheck:
         entries, bad, _ = open_runs(reply.runs, self._access, first, last, part.origin_term, no_ops=no_ops)
         ids = entries.entry_ids
         through = told_through(
-            first, last, ids, reply.conclusive_through, reply.unknown + bad, part.residues, part.period
+            first, last, ids, reply.conclusive_through, reply.unknown + bad, part.stripes, part.period
         )
         if through < first:
             found.append(
@@ -241,7 +241,7 @@ class ReplicaCheck:
 
     async def _explain(
         self,
-        part: BookieShare,
+        part: BookieStripes,
         there: Sequence[int],
         bad: Sequence[tuple[int, int]],
         reply: ReadReply,
@@ -282,24 +282,26 @@ def majority(contents: dict[BookieId, int]) -> list[BookieId]:
     return [bookie for bookie, content in contents.items() if number == next_number or content != most]
 
 
-def _too_much(mine: Sequence[BookieShare], held: Sequence[HeldInterval]) -> list[Finding]:
-    """Stretches of held entries that lie in no share of the bookie, or have another origin term."""
+def _too_much(mine: Sequence[BookieStripes], held: Sequence[HeldInterval]) -> list[Finding]:
+    """Stretches of held entries that lie in no stripes of the bookie, or have another origin term."""
     found: list[Finding] = []
     ordered = sorted(mine, key=lambda each: each.first)
     for low, high, _, _, term in held:
         at = low
-        for share in ordered:
-            if share.origin_term == term and share.first <= high and share.last >= at:
-                if at < share.first:
-                    found.append(Finding(at, share.first - 1, CopyVerdict.OVER_REPLICATED))
-                at = share.last + 1
+        for part in ordered:
+            if part.origin_term == term and part.first <= high and part.last >= at:
+                if at < part.first:
+                    found.append(Finding(at, part.first - 1, CopyVerdict.OVER_REPLICATED))
+                at = part.last + 1
         if at <= high:
             found.append(Finding(at, high, CopyVerdict.OVER_REPLICATED))
     return found
 
 
-def _findings(part: BookieShare, ids: Iterable[int], verdict: CopyVerdict, detail: str = "") -> list[Finding]:
-    """Ascending ids of a share as stretches: two ids lie together when the share has none between them."""
+def _findings(
+    part: BookieStripes, ids: Iterable[int], verdict: CopyVerdict, detail: str = ""
+) -> list[Finding]:
+    """Ascending ids as stretches: two ids lie together when the bookie's stripes have none between them."""
     found: list[Finding] = []
     for entry_id in ids:
         if found and not any(map(part.has, range(found[-1].last + 1, entry_id))):
@@ -309,21 +311,21 @@ def _findings(part: BookieShare, ids: Iterable[int], verdict: CopyVerdict, detai
     return found
 
 
-def _fingerprints(window: BookieShare, entries: Entries) -> dict[int, int]:
-    """A checksum for each class whose entries are all there; of a share with all classes one for all, as class 0.
+def _fingerprints(window: BookieStripes, entries: Entries) -> dict[int, int]:
+    """A checksum for each stripe whose entries are all there; where all stripes are asked for one for all, as stripe 0.
 
     It covers what copies must have in common, payloads and lengths: headers and digests may differ (LAC).
     """
     if window.is_whole:
         return {0: _fingerprint(entries)} if len(entries) == window.count else {}
     prints: dict[int, int] = {}
-    for residue in range(window.period):
-        if window.residues >> residue & 1:
-            mine = BookieShare(window.bookie, window.first, window.last, window.period, 1 << residue)
-            places = [place for place, e in enumerate(entries.entry_ids) if e % window.period == residue]
+    for stripe in range(window.period):
+        if window.stripes >> stripe & 1:
+            mine = BookieStripes(window.bookie, window.first, window.last, window.period, 1 << stripe)
+            places = [place for place, e in enumerate(entries.entry_ids) if e % window.period == stripe]
             if places and len(places) == mine.count:
                 step = places[1] - places[0] if len(places) > 1 else 1
-                prints[residue] = _fingerprint(entries[places[0] : places[-1] + 1 : step])
+                prints[stripe] = _fingerprint(entries[places[0] : places[-1] + 1 : step])
     return prints
 
 

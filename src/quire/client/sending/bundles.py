@@ -45,7 +45,7 @@ HELD_BYTES: Final = 1024
 """What a run costs besides its bodies: the objects that wait with it, here and in the channels, and a short body's copy in
 a frame."""
 
-Share: TypeAlias = tuple[bytes, int]
+SealedRun: TypeAlias = tuple[bytes, int]
 """A run body and its checksum."""
 
 
@@ -178,6 +178,7 @@ class HeldRun:
     """
 
     __slots__ = (
+        "bodies",
         "bundle",
         "cost",
         "first",
@@ -189,7 +190,6 @@ class HeldRun:
         "marks",
         "number",
         "settled",
-        "shares",
     )
 
     number: int
@@ -199,19 +199,19 @@ class HeldRun:
         self,
         first: int,
         last: int,
-        shares: Sequence[Share | None],
+        bodies: Sequence[SealedRun | None],
         futures: Sequence[asyncio.Future[int] | None],
         future: asyncio.Future[int] | None = None,
     ) -> None:
         self.first = first
         self.last = last
-        self.shares = shares
+        self.bodies = bodies
         self.futures = futures
         self.future = future
         self.cost = HELD_BYTES
-        for share in shares:
-            if share is not None:
-                self.cost += len(share[0])
+        for sealed in bodies:
+            if sealed is not None:
+                self.cost += len(sealed[0])
         self.marks: Sequence[tuple[SlotConnection, int]] = ()
         self.bundle: Bundle | None = None
         self.is_sent = False
@@ -374,9 +374,9 @@ class Bundle:
         runs: Sequence[HeldRun] = self._runs
         rows, bodies, spans, pack = [], [], [], ROW.pack
         for sender, run in zip(self._senders, runs, strict=True):
-            access, share = sender.access, run.shares[0]
-            assert share is not None
-            body, body_crc = share
+            access, sealed = sender.access, run.bodies[0]
+            assert sealed is not None
+            body, body_crc = sealed
             rows.append(pack(access.ledger_id, access.token, access.key, run.lac, len(body), body_crc))
             bodies.append(body)
             spans.append((run.number, run.first, run.last))

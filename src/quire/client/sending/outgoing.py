@@ -4,7 +4,7 @@ A run is held until it is settled (confirmed or failed) and, for every slot, sen
 reading counts against the window, and cannot make memory grow past it. It must not know futures' meaning, the
 protocol or metadata.
 
-A run is sealed once (`RunSealer`): one body for all slots, or a share for each when the ledger is striped. `ByteWindow` is
+A run is sealed once (`RunSealer`): one body for all slots, or one for each when the ledger is striped. `ByteWindow` is
 the bound on the bytes that one writer holds, and the queue of those who wait for room.
 
 Source: BookKeeper protocol, "Write Quorums"; `docs/formats/run.md`.
@@ -29,7 +29,7 @@ from quire.client.sending.bundles import (
     LoopTurn,
     RunSpan,
     RunWriter,
-    Share,
+    SealedRun,
     SlotConnection,
     Way,
 )
@@ -38,7 +38,7 @@ from quire.core.ids import NO_ENTRY, BookieId, LedgerId
 from quire.core.ledger.effects import SendRun
 from quire.core.ledger.flush import UnacknowledgedCopies
 from quire.core.ledger.metadata import DigestType
-from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.quorum import stripes_of_slot
 from quire.env.interfaces import Clock
 from quire.wire.entry import HEADER_BYTES, TERM_HEADER_BYTES, EntryDigest
 from quire.wire.requests import AddRun
@@ -52,7 +52,7 @@ class RunSealer:
     """Seals the runs of ledgers with one digest and one pair of quorums, or of a stream in one term; see `sealer_of`.
 
     Attributes:
-        striped: E > Qw, so that each slot has a share of its own.
+        striped: E > Qw, so that each slot has stripes of its own.
         entry_overhead: bytes that an entry costs besides its payload.
         copies: how often a payload is held in memory for sending.
 
@@ -68,8 +68,8 @@ class RunSealer:
         "_ensemble_size",
         "_overhead",
         "_plain",
-        "_residues",
         "_seal",
+        "_stripes",
         "_term",
         "copies",
         "entry_overhead",
@@ -81,7 +81,7 @@ class RunSealer:
         self._seal = partial(digest.seal_in_term, origin_term=term) if term else digest.seal
         self._overhead = digest.overhead + (TERM_HEADER_BYTES - HEADER_BYTES if term else 0)
         self._ensemble_size = size
-        self._residues = tuple(residues_of_slot(slot, size, write_quorum) for slot in range(size))
+        self._stripes = tuple(stripes_of_slot(slot, size, write_quorum) for slot in range(size))
         self.striped = size > write_quorum
         self._plain = not (self.striped or term) and digest.digest_type is DigestType.CRC32C
         self.entry_overhead = self._overhead + TABLE_BYTES
@@ -89,7 +89,7 @@ class RunSealer:
 
     def seal(
         self, ledger_id: LedgerId, first: int, lac: int, length_before: int, payloads: list[bytes]
-    ) -> Sequence[Share | None]:
+    ) -> Sequence[SealedRun | None]:
         """The bodies of a run with consecutive ids.
 
         Args:
@@ -100,36 +100,36 @@ class RunSealer:
             payloads: the entries' payloads, in order.
 
         Returns:
-            A share for each slot, None where the slot stores nothing of the run; one for all when not striped.
+            One for each slot, None where the slot stores nothing of the run; one for all slots when not striped.
         """
         if self._plain:
             body = seal_plain_run(ledger_id, first, lac, length_before, payloads)
             return ((body, checksum(body)),)
         headers = self._seal(ledger_id, first, lac, length_before, payloads)
         if not self.striped:
-            return [self._share(ledger_id, first, first + len(payloads) - 1, headers, payloads, 1, 1)]
+            return [self._seal_run(ledger_id, first, first + len(payloads) - 1, headers, payloads, 1, 1)]
         count, size = len(payloads), self._ensemble_size
-        shares: list[Share | None] = []
-        for residues in self._residues:
-            pattern = [residues >> (first + offset) % size & 1 for offset in range(size)]
+        bodies: list[SealedRun | None] = []
+        for stripes in self._stripes:
+            pattern = [stripes >> (first + offset) % size & 1 for offset in range(size)]
             ends = (*range(min(count, size)), *range(max(0, count - size), count))
             mine = [offset for offset in ends if pattern[offset % size]]
-            shares.append(
-                self._share(
+            bodies.append(
+                self._seal_run(
                     ledger_id,
                     first + mine[0],
                     first + mine[-1],
                     list(compress(headers, cycle(pattern))),
                     list(compress(payloads, cycle(pattern))),
                     size,
-                    residues,
+                    stripes,
                 )
                 if mine
                 else None
             )
-        return shares
+        return bodies
 
-    def _share(
+    def _seal_run(
         self,
         ledger_id: LedgerId,
         first: int,
@@ -137,8 +137,8 @@ class RunSealer:
         headers: Sequence[bytes],
         payloads: Sequence[bytes],
         period: int,
-        residues: int,
-    ) -> Share:
+        stripes: int,
+    ) -> SealedRun:
         entries = [b""] * (2 * len(payloads))
         entries[::2] = headers
         entries[1::2] = payloads
@@ -151,7 +151,7 @@ class RunSealer:
             [overhead + size for size in map(len, payloads)],
             digest_type=self._digest_type,
             period=period,
-            residues=residues,
+            stripes=stripes,
             origin_term=self._term,
             scheme=SCHEME_TERMS if self._term else SCHEME_PLAIN,
         )
@@ -356,10 +356,10 @@ class Outgoing:
         self._held[number] = run
 
     def send(self, effect: SendRun) -> None:
-        """Give a run to the bookies at some slots, each its share."""
+        """Give a run to the bookies at some slots, each its stripes."""
         held = self._held[effect.run]
-        shares, is_first, held.is_sent = held.shares, not held.is_sent, True
-        shared = len(shares) == 1
+        bodies, is_first, held.is_sent = held.bodies, not held.is_sent, True
+        shared = len(bodies) == 1
         if not is_first:
             self.leave_bundles()
         elif self._bundled_quorum and self._collect(effect, held):
@@ -370,9 +370,9 @@ class Outgoing:
         request: AddRun | None = None
         for slot in effect.slots:
             if request is None or not shared:
-                share = shares[0 if shared else slot]
-                assert share is not None
-                body, body_crc = share
+                sealed = bodies[0 if shared else slot]
+                assert sealed is not None
+                body, body_crc = sealed
                 request = AddRun(access, body, body_crc, effect.lac, term=access.term, lafr=effect.lafr)
             place = places[slot]
             place.sent_bytes += len(body)
@@ -384,9 +384,9 @@ class Outgoing:
 
     def _collect(self, effect: SendRun, held: HeldRun) -> bool:
         """Have a run leave with those of other ledgers at the end of the turn, if it may."""
-        share, slots = held.shares[0], effect.slots
-        assert share is not None
-        size = len(share[0])
+        sealed, slots = held.bodies[0], effect.slots
+        assert sealed is not None
+        size = len(sealed[0])
         if size > RUN_BYTES_MAX or not slots:
             return False
         way = self._way
@@ -402,9 +402,9 @@ class Outgoing:
 
     def send_alone(self, run: HeldRun, way: Way) -> None:
         """Send a run that was collected as a plain ADD."""
-        share, access, timeout_ms = run.shares[0], self.access, self._config.add_timeout_ms
-        assert share is not None
-        body, body_crc = share
+        sealed, access, timeout_ms = run.bodies[0], self.access, self._config.add_timeout_ms
+        assert sealed is not None
+        body, body_crc = sealed
         request = AddRun(access, body, body_crc, run.lac)
         self._bundled_bytes -= len(body)
         places, entries = self._places or self._make_places(), (run.first, run.last)
@@ -463,11 +463,11 @@ class Outgoing:
     def _in_bundles(self, bookie: BookieId) -> int:
         """Bytes of this writer's runs in bundles that a bookie's connection has not taken."""
         return sum(
-            len(share[0])
+            len(sealed[0])
             for run in self._held.values()
             if run.bundle is not None and run.bundle.waits_for(bookie)
-            for share in run.shares
-            if share is not None
+            for sealed in run.bodies
+            if sealed is not None
         )
 
     def confirm(self, last: int, *, keep: bool) -> None:

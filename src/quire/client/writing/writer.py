@@ -83,7 +83,7 @@ class LedgerWriter:
         record: the record as created.
         version: its version in the metadata store.
         access: id, master key, token, digest and term sent with every request for this ledger.
-        context: what it shares with the client's other handles.
+        context: what it bodies with the client's other handles.
         absent: slots whose bookies were away when the ledger was created, or taken over.
         last: of a stream that was taken over, the last entry that is there already.
         length: payload bytes up to it.
@@ -470,8 +470,8 @@ class LedgerWriter:
         number, lac, length_before = window.next_run, window.lac, window.length
         first = machine.append(len(payloads), size)
         self._context.lacs.carried(self.access.ledger_id)
-        shares = self._sealer.seal(self.access.ledger_id, first, lac, length_before, payloads)
-        run = HeldRun(first, window.lap, shares, futures, future)
+        bodies = self._sealer.seal(self.access.ledger_id, first, lac, length_before, payloads)
+        run = HeldRun(first, window.lap, bodies, futures, future)
         self._window.used_bytes += run.cost - cost
         self._outgoing.add(number, run)
         self._effects.perform()
@@ -720,7 +720,7 @@ class WriterEffects:
     Args:
         writer: whose.
         machine, access, window: the same as of the writer.
-        context: what it shares with the client's other handles.
+        context: what it bodies with the client's other handles.
 
     Attributes:
         writer, access: see above.

@@ -25,9 +25,9 @@ from quire.core.bookie.rules import RULES, BookieRules, DropProof
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.notes import EntryRange, LedgerNotes
-from quire.core.ledger.quorum import residues_of_slot
+from quire.core.ledger.quorum import stripes_of_slot
 from quire.core.ledger.replica import Replica, period_of
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 
 
 class OverReplicatedRange(NamedTuple):
@@ -63,7 +63,7 @@ def over_replicated_ranges(
 ) -> tuple[OverReplicatedRange, ...]:
     """The ranges of a ledger of which its record gives a bookie nothing, and whose copies may be dropped.
 
-    Of a fragment that names the bookie, all stays: what it holds there of other classes goes with the ledger. So does
+    Of a fragment that names the bookie, all stays: what it holds there of other stripes goes with the ledger. So does
     all of a stream, where an id alone names no entry.
     """
     found: list[OverReplicatedRange] = []
@@ -108,9 +108,9 @@ def is_listed(
             replica = lists.get(member)
             if replica is None or replica.period != period_of(record):
                 return False
-            residues = 1 if replica.period == 1 else residues_of_slot(slot, size, record.write_quorum)
-            for residue in range(replica.period):
-                if residues >> residue & 1 and replica.lacks(residue, first, last):
+            stripes = 1 if replica.period == 1 else stripes_of_slot(slot, size, record.write_quorum)
+            for stripe in range(replica.period):
+                if stripes >> stripe & 1 and replica.lacks(stripe, first, last):
                     return False
     return True
 

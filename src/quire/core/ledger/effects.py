@@ -64,7 +64,7 @@ class SetTimer:
 
 
 class SendRun(NamedTuple):
-    """Send the entries `first..last` of a run to these slots, each slot its share.
+    """Send the entries `first..last` of a run to these slots, each slot its stripes.
 
     `lac` is the LAC of the headers: that of the first sending, also when the run is sent again. `lafr`, of a ledger that
     guarantees the write quorum: every entry up to here is on all of it now.
@@ -308,14 +308,14 @@ class SendRecoveryRead:
 
 @dataclass(frozen=True, slots=True)
 class SendRecoveryAdds:
-    """Write back to one bookie those recovered entries of a range whose class (id mod period) is in `residues`."""
+    """Write back to one bookie those recovered entries of a range whose stripe (id mod period) is in `stripes`."""
 
     slot: Slot
     bookie: BookieId
     first: EntryId
     last: EntryId
     period: int
-    residues: int
+    stripes: int
     last_add_confirmed: EntryId
 
 

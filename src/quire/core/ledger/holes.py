@@ -17,8 +17,8 @@ from typing import Final
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import BookieHoles, EntryRange, LedgerNotes
-from quire.core.ledger.quorum import residues_of_slot
-from quire.core.ledger.shares import Stretch, joined_stretches
+from quire.core.ledger.quorum import stripes_of_slot
+from quire.core.ledger.stripes import Stretch, joined_stretches
 from quire.core.ledger.writer_state import Hole
 
 RANGES_MAX: Final = 1_000
@@ -115,11 +115,11 @@ def _named_ranges(record: LedgerMetadata, hole: Hole) -> Iterator[EntryRange]:
         fragment, end = record.fragments[index], record.last_entry_of_fragment(index)
         last = hole.last if end is None else min(hole.last, end)
         if following <= last and hole.bookie in fragment.ensemble:
-            residues = residues_of_slot(fragment.ensemble.index(hole.bookie), size, write_quorum)
+            stripes = stripes_of_slot(fragment.ensemble.index(hole.bookie), size, write_quorum)
             if write_quorum == size:
                 yield EntryRange(following, last)
-            elif any(residues >> entry_id % size & 1 for entry_id in range(following, last + 1)[:size]):
-                yield EntryRange(following, last, size, residues)
+            elif any(stripes >> entry_id % size & 1 for entry_id in range(following, last + 1)[:size]):
+                yield EntryRange(following, last, size, stripes)
         index += 1
         if index == len(record.fragments):
             return
@@ -130,7 +130,7 @@ def _merged(ranges: Iterable[EntryRange]) -> tuple[EntryRange, ...]:
     """The same entries in as few ranges as there can be of each kind, by first entry."""
     kinds: dict[tuple[int, int], list[Stretch]] = {}
     for each in ranges:
-        kinds.setdefault((each.period, each.residues), []).append((each.first, each.last))
+        kinds.setdefault((each.period, each.stripes), []).append((each.first, each.last))
     return tuple(
         sorted(EntryRange(*one, *kind) for kind, some in kinds.items() for one in joined_stretches(some))
     )
@@ -142,7 +142,7 @@ def _few(holes: Mapping[BookieId, tuple[EntryRange, ...]]) -> dict[BookieId, tup
     if count <= RANGES_MAX:
         return dict(holes)
     kinds = {
-        (bookie, each.period, each.residues): [other for other in some if other[2:] == each[2:]]
+        (bookie, each.period, each.stripes): [other for other in some if other[2:] == each[2:]]
         for bookie, some in holes.items()
         for each in some
     }

@@ -22,22 +22,22 @@ ACCEPTED_BY_MAX: Final = 256
 
 
 class EntryRange(NamedTuple):
-    """Entries of a ledger: those of `first..last` whose id mod `period` has its bit in `residues`."""
+    """Entries of a ledger: those of `first..last` whose id mod `period` has its bit in `stripes`."""
 
     first: int
     last: int
     period: int = 1
-    residues: int = 1
+    stripes: int = 1
 
     def holds(self, entry_id: int) -> bool:
         """Whether an entry is one of them."""
-        return self.first <= entry_id <= self.last and bool(self.residues >> entry_id % self.period & 1)
+        return self.first <= entry_id <= self.last and bool(self.stripes >> entry_id % self.period & 1)
 
     def size(self) -> int:
         """How many entries it has."""
         rounds, rest = divmod(self.last - self.first + 1, self.period)
-        tail = sum(self.residues >> (self.first + place) % self.period & 1 for place in range(rest))
-        return rounds * self.residues.bit_count() + tail
+        tail = sum(self.stripes >> (self.first + place) % self.period & 1 for place in range(rest))
+        return rounds * self.stripes.bit_count() + tail
 
     def overlaps(self, other: EntryRange) -> bool:
         """Whether some entry between both ends of one lies between those of the other."""
@@ -47,7 +47,7 @@ class EntryRange(NamedTuple):
         """Whether all entries of another range are among these."""
         if not self.first <= part.first <= part.last <= self.last:
             return False
-        return self.period == 1 or (self.period == part.period and not part.residues & ~self.residues)
+        return self.period == 1 or (self.period == part.period and not part.stripes & ~self.stripes)
 
     def flaw(self) -> str | None:
         """What makes it impossible, if anything does."""
@@ -55,8 +55,8 @@ class EntryRange(NamedTuple):
             return f"the range {self.first}..{self.last} is none: ids go up, from 0 to {ID_MAX}"
         if not 1 <= self.period <= ENSEMBLE_MAX:
             return f"the range {self.first}..{self.last} has the period {self.period}, and not 1 to {ENSEMBLE_MAX}"
-        if not 1 <= self.residues < 1 << self.period:
-            return f"the range {self.first}..{self.last} has the residues {self.residues:#x} of a period {self.period}"
+        if not 1 <= self.stripes < 1 << self.period:
+            return f"the range {self.first}..{self.last} has the stripes {self.stripes:#x} of a period {self.period}"
         return None
 
 

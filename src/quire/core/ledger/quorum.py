@@ -64,8 +64,8 @@ def fewest_copies(ensemble_size: int, write_quorum: int, absent: int) -> int:
 @lru_cache(maxsize=256)
 def write_set_masks(ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
     """Every write set that an ensemble has, as masks of slots: one where E = Qw, else E, by entry id mod E."""
-    classes = ensemble_size if ensemble_size > write_quorum else 1
-    return tuple(write_set_mask(entry, ensemble_size, write_quorum) for entry in range(classes))
+    count = ensemble_size if ensemble_size > write_quorum else 1
+    return tuple(write_set_mask(entry, ensemble_size, write_quorum) for entry in range(count))
 
 
 def check_min_present(min_present: int, ensemble_size: int, ack_quorum: int) -> None:
@@ -84,8 +84,8 @@ def check_min_present(min_present: int, ensemble_size: int, ack_quorum: int) -> 
 
 
 @lru_cache(maxsize=4096)
-def residues_of_slot(slot: int, ensemble_size: int, write_quorum: int) -> int:
-    """The classes (entry id mod E) that a slot stores, as a bit mask of residues.
+def stripes_of_slot(slot: int, ensemble_size: int, write_quorum: int) -> int:
+    """The stripes (entry id mod E) that a slot stores, as a bit mask.
 
     Entry e is stored on slot p when (p - e) mod E < Qw.
     """
@@ -126,13 +126,13 @@ def told_through(
     entry_ids: Sequence[int],
     conclusive_through: int,
     unknown: Sequence[tuple[int, int]],
-    residues: int,
+    stripes: int,
     period: int,
 ) -> int:
     """The last id such that a response says something about it and about each lower id asked for; first - 1 if none.
 
     Args:
-        residues: mask of the classes (id mod `period`) that the bookie stores; of others it need not speak.
+        stripes: mask of the stripes (id mod `period`) that the bookie stores; of others it need not speak.
 
     Source: `docs/formats/native-protocol.md`, "Answers".
     """
@@ -144,7 +144,7 @@ def told_through(
         return min(through, last)
     for entry_id in entry_ids:
         if entry_id > through:
-            if any(residues >> skipped % period & 1 for skipped in range(through + 1, entry_id)):
+            if any(stripes >> skipped % period & 1 for skipped in range(through + 1, entry_id)):
                 break
             through = entry_id
     return min(through, last)

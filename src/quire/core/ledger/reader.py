@@ -26,7 +26,7 @@ from quire.core.ledger.effects import (
     SetTimer,
 )
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.ledger.quorum import residues_of_slot, told_through, write_set, write_set_mask
+from quire.core.ledger.quorum import stripes_of_slot, told_through, write_set, write_set_mask
 from quire.core.ledger.rules import RULES, LedgerRules
 from quire.core.ledger.terms import confirmed_in
 from quire.core.state_table import StateTable
@@ -141,9 +141,9 @@ class ReadMachine:
         turn = [(self._prefer + self._write_quorum * i) % size for i in range(size)]
         turn += [slot for slot in range(size) if slot not in turn]
         for slot in sorted(turn, key=lambda slot: self._avoid >> slot & 1):
-            residues = residues_of_slot(slot, size, self._write_quorum)
-            if residues & ~covered:
-                covered |= residues
+            stripes = stripes_of_slot(slot, size, self._write_quorum)
+            if stripes & ~covered:
+                covered |= stripes
                 self._ask(slot, self._first, self._last, now_ms)
         self._set_timer()
 
@@ -185,8 +185,8 @@ class ReadMachine:
         if answer is Answer.OK:
             if conclusive_through < last:
                 size = len(self._ensemble)
-                residues = residues_of_slot(slot, size, self._write_quorum)
-                through = told_through(first, last, entry_ids, conclusive_through, unknown, residues, size)
+                stripes = stripes_of_slot(slot, size, self._write_quorum)
+                through = told_through(first, last, entry_ids, conclusive_through, unknown, stripes, size)
             absent_is_no = self._rules.counts_as_negative(Answer.NO_ENTRY)
             if through < first:
                 # It covers nothing, not even the first id: asking it again would never end.
@@ -234,11 +234,11 @@ class ReadMachine:
         """Ask idle slots for what a slow one was asked for, as a range: nothing is known about single entries."""
         lowest = next(iter(self._not_there_yet()))
         size = len(self._ensemble)
-        left = residues_of_slot(slow, size, self._write_quorum)
+        left = stripes_of_slot(slow, size, self._write_quorum)
         for slot in sorted(range(size), key=self._order):
-            residues = residues_of_slot(slot, size, self._write_quorum)
-            if residues & left and self._asked[slot] is None and max(first, lowest) <= last:
-                left &= ~residues
+            stripes = stripes_of_slot(slot, size, self._write_quorum)
+            if stripes & left and self._asked[slot] is None and max(first, lowest) <= last:
+                left &= ~stripes
                 self._ask(slot, max(first, lowest), last, now_ms)
 
     def _order(self, slot: int) -> tuple[int, int]:

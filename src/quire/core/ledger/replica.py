@@ -14,7 +14,7 @@ from quire.core.answers import Answer
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.rules import RULES, LedgerRules
-from quire.core.ledger.shares import HeldInterval, Stretch, has_class, stretches_between
+from quire.core.ledger.stripes import HeldInterval, Stretch, has_stripe, stretches_between
 from quire.core.ledger.terms import TermRange, by_origin
 
 
@@ -39,7 +39,7 @@ class ReplicaList:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A bookie's list by classes of entries (id mod `period`), each as stretches that do not touch. It never changes.
+    """A bookie's list by stripes of entries (id mod `period`), each as stretches that do not touch. It never changes.
 
     Attributes:
         response: the entries that the bookie lists.
@@ -52,23 +52,23 @@ class Replica:
     period: int
     ranges: Sequence[TermRange] = ()
     rules: LedgerRules = RULES
-    _classes: dict[int, tuple[list[int], list[int]]] = field(init=False, repr=False, compare=False)
+    _stripes: dict[int, tuple[list[int], list[int]]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Sort the intervals into classes."""
+        """Sort the intervals into stripes."""
         stretches: dict[int, list[Stretch]] = {}
         for each in self.response.held:
             if each.period == 1:
-                classes: Iterable[int] = range(self.period)
+                stripes: Iterable[int] = range(self.period)
             elif each.period == self.period:
-                classes = (residue for residue in range(self.period) if each.residues >> residue & 1)
+                stripes = (stripe for stripe in range(self.period) if each.stripes >> stripe & 1)
             else:
-                continue  # a list of another ensemble size says nothing about these classes
+                continue  # a list of another ensemble size says nothing about these stripes
             named = self._named(each)
-            for residue in classes:
-                stretches.setdefault(residue, []).extend(named)
-        classified = {residue: _ordered(some) for residue, some in stretches.items()}
-        object.__setattr__(self, "_classes", classified)
+            for stripe in stripes:
+                stretches.setdefault(stripe, []).extend(named)
+        ordered = {stripe: _ordered(some) for stripe, some in stretches.items()}
+        object.__setattr__(self, "_stripes", ordered)
 
     @classmethod
     def of(cls, response: ReplicaList, record: LedgerMetadata, rules: LedgerRules = RULES) -> Self:
@@ -83,13 +83,13 @@ class Replica:
             if self.rules.counts_as_listed(held.origin_term, origin)
         ]
 
-    def lacks(self, residue: int, first: int, last: int) -> list[Stretch]:
-        """The stretches of first..last in which it has no entry of a class, apart from none of that class at all."""
-        firsts, lasts = self._classes.get(residue, ((), ()))
+    def lacks(self, stripe: int, first: int, last: int) -> list[Stretch]:
+        """The stretches of first..last in which it has no entry of a stripe, apart from none of that stripe at all."""
+        firsts, lasts = self._stripes.get(stripe, ((), ()))
         place = max(0, bisect_right(firsts, first) - 1)
         near = ((firsts[at], lasts[at]) for at in range(place, len(firsts)))
         found = stretches_between(first, last, near)
-        return [stretch for stretch in found if has_class(*stretch, self.period, residue)]
+        return [stretch for stretch in found if has_stripe(*stretch, self.period, stripe)]
 
     def without(self, damaged: Sequence[EntryRange]) -> Replica:
         """The same list without entries that could not be read there."""
@@ -117,7 +117,7 @@ def dirty_parts(
 
 
 def period_of(record: LedgerMetadata) -> int:
-    """How many classes of entries a ledger has: one where each bookie of an ensemble stores every entry."""
+    """How many stripes of entries a ledger has: one where each bookie of an ensemble stores every entry."""
     return 1 if record.write_quorum == record.ensemble_size else record.ensemble_size
 
 
@@ -135,7 +135,7 @@ def _ordered(stretches: list[Stretch]) -> tuple[list[int], list[int]]:
 
 
 def _cut(held: HeldInterval, lost: EntryRange) -> Iterator[HeldInterval]:
-    """What is left of an interval; where only some classes are lost, all between goes: it is asked for again."""
+    """What is left of an interval; where only some stripes are lost, all between goes: it is asked for again."""
     if lost.last < held.first or held.last < lost.first:
         yield held
         return

@@ -24,7 +24,7 @@ like any other meanwhile; what is appended is kept, and nothing is confirmed tha
 absent from the ledger's first entry on: its bookie was away when the ledger was created.
 
 The head rule of the window: entries are confirmed to their callers in order, or not at all. The unit is the run: its
-acknowledgements are one mask of slots, because a slot answers for its whole share at once; the LAC moves by whole runs. Where
+acknowledgements are one mask of slots, because a slot answers for all its entries at once; the LAC moves by whole runs. Where
 the write quorum is guaranteed a confirmed run is kept until it, and every run before it, is on all slots of its write sets: up
 to there is the LAFR, the last add that is fully replicated. The window knows slots, and no bookies.
 
@@ -136,7 +136,7 @@ class RunWindow:
         return run
 
     def acked(self, slots: int, number: int) -> int:
-        """Some slots (a mask) have their share of a run.
+        """Some slots (a mask) have their entries of a run.
 
         Returns:
             How many entries became confirmed by it, those up to the LAC.
@@ -501,7 +501,7 @@ class WriterMachine:
         return run.first
 
     def adds_acked(self, slot: int, bookie: BookieId, run: int) -> None:
-        """A bookie stored its share of a run. Late answers, and those of replaced bookies, change nothing.
+        """A bookie stored its entries of a run. Late answers, and those of replaced bookies, change nothing.
 
         Effects:
             Confirmed when the head of the pending runs has its quorum and no change is in flight; FullyReplicated when
@@ -538,7 +538,7 @@ class WriterMachine:
             self._begin_close()
 
     def add_failed(self, slot: int, bookie: BookieId, run: int, answer: Answer) -> None:
-        """A bookie did not store its share of a run, or that is unknown.
+        """A bookie did not store its entries of a run, or that is unknown.
 
         Effects:
             Ended for responses that end the writer; SendRun once more for a run that was damaged on its way; else as

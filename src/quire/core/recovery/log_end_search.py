@@ -28,7 +28,7 @@ from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Term
 from quire.core.ledger.effects import RecoveryInconclusive, WaitForAnswers
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.ledger.quorum import residues_of_slot, told_through, write_set_masks
+from quire.core.ledger.quorum import stripes_of_slot, told_through, write_set_masks
 from quire.core.ledger.terms import NO_TERM, TermRange, last_of_range, reach_of
 from quire.core.recovery.rules import RecoveryRules
 from quire.core.state_table import StateTable
@@ -337,8 +337,8 @@ class LogEndSearch:
         absent_is_negative = self.rules.counts_as_negative(Answer.NO_ENTRY if answer is Answer.OK else answer)
         if answer is Answer.OK and conclusive_through < last:
             size = self.record.ensemble_size
-            residues = residues_of_slot(slot, size, self.record.write_quorum)
-            through = told_through(first, last, tuple(entries), conclusive_through, unknown, residues, size)
+            stripes = stripes_of_slot(slot, size, self.record.write_quorum)
+            through = told_through(first, last, tuple(entries), conclusive_through, unknown, stripes, size)
         votes.count(slot, asked, entries, unknown, origins)
         if through < first:
             # A response that does not cover the first id asked for: waiting for more would never end.
@@ -361,11 +361,11 @@ class LogEndSearch:
         """
         record, counts, reached = self.record, self.rules.counts_as_positive, reach_of(self.origins)
         size = record.ensemble_size
-        residues = residues_of_slot(slot, size, record.write_quorum)
+        stripes = stripes_of_slot(slot, size, record.write_quorum)
         return {
             entry_id: length
             for entry_id, length in entries.items()
-            if residues >> entry_id % size & 1
+            if stripes >> entry_id % size & 1
             and counts(origins[entry_id], max(reached, record.origin_of(entry_id)))
         }
 

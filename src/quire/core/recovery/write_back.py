@@ -44,8 +44,8 @@ class WriteBack:
     _quorum: int = field(default=0, init=False)
     """How many of its write set must have an entry: Qa, or Qw where that is guaranteed."""
     _masks: tuple[int, ...] = field(default=(), init=False)
-    _residues: list[int] = field(default_factory=list, init=False)
-    """The classes that each slot is written back; by the rule all of its own."""
+    _stripes: list[int] = field(default_factory=list, init=False)
+    """The stripes that each slot is written back; by the rule all of its own."""
     _acked: list[int] = field(default_factory=list, init=False)
     """The acknowledgements of each entry after `lac`, as masks of slots."""
     lengths: list[int] = field(default_factory=list, init=False)
@@ -62,11 +62,11 @@ class WriteBack:
         self.lac = self._start = start
         record, size = self.record, self.record.ensemble_size
         self._quorum = quorum
-        self._masks, self._residues = write_set_masks(size, record.write_quorum), [0] * size
+        self._masks, self._stripes = write_set_masks(size, record.write_quorum), [0] * size
         sets = [write_set(entry_class, size, record.write_quorum) for entry_class in range(size)]
         for entry_class, slots in enumerate(sets):
             for slot in slots:  # "to the entire write quorum for that entry"
-                self._residues[slot] |= 1 << entry_class
+                self._stripes[slot] |= 1 << entry_class
 
     def add(self, lengths: Sequence[int]) -> list[SendRecoveryAdds]:
         """The next entries, with the lengths in their headers, to every slot that is sent to."""
@@ -81,22 +81,22 @@ class WriteBack:
         lac = EntryId(self._start)
         last, whole = self.lap, (1 << self.record.ensemble_size) - 1
         for slot in slots:
-            period, residues = self.record.ensemble_size, self._residues[slot]
-            if residues == whole:
-                period, residues = 1, 1
+            period, stripes = self.record.ensemble_size, self._stripes[slot]
+            if stripes == whole:
+                period, stripes = 1, 1
             elif not any(
-                residues >> each % period & 1 for each in range(first, min(last, first + period) + 1)
+                stripes >> each % period & 1 for each in range(first, min(last, first + period) + 1)
             ):
                 continue
             bookie, span = self.change.ensemble[slot], (EntryId(first), EntryId(last))
-            sends.append(SendRecoveryAdds(Slot(slot), bookie, *span, period, residues, lac))
+            sends.append(SendRecoveryAdds(Slot(slot), bookie, *span, period, stripes, lac))
         return sends
 
     def acked(self, slot: int, first: int, last: int) -> bool:
-        """A slot has its share of these entries; returns as `confirm`."""
-        period, residues, bit, head = self.record.ensemble_size, self._residues[slot], 1 << slot, self.lac + 1
+        """A slot has its own of these entries; returns as `confirm`."""
+        period, stripes, bit, head = self.record.ensemble_size, self._stripes[slot], 1 << slot, self.lac + 1
         for entry_id in range(max(first, head), min(last, self.lap) + 1):
-            if residues >> entry_id % period & 1:
+            if stripes >> entry_id % period & 1:
                 self._acked[entry_id - head] |= bit
         return self.confirm()
 

@@ -156,7 +156,7 @@ def ledger_debt(
     debt.lost_bookies, debt.undecided = tuple(named), tuple(undecided)
     for (holder, first, last), copy in found.copies.items():
         kind = DebtKind(_reason(holder, responded), copy.copies, BookieId(holder.lstrip("\0")))
-        debt.entries[kind] += EntryRange(first, last, period, copy.residues).size()
+        debt.entries[kind] += EntryRange(first, last, period, copy.stripes).size()
     debt.lost, debt.gone_only, debt.unanswered = (
         tuple(sorted(each for each in some if not notes.accepts(each)))
         for some in (found.lost, found.gone_only, found.unanswered)

@@ -33,7 +33,7 @@ class RepairOutcome(Enum):
     """How a repair ended."""
 
     WHOLE = "whole"
-    """Every decided fragment is on bookies that are there, and each has its share."""
+    """Every decided fragment is on bookies that are there, and each has its entries."""
     QUIET = "quiet"
     """Nothing more can be done: what is left is lost, or only lost bookies have it."""
     INCOMPLETE = "incomplete"

@@ -155,7 +155,7 @@ def merged(known: Iterable[RepairMark], more: Iterable[RepairMark]) -> tuple[Rep
 
 def _order(mark: RepairMark) -> tuple[str, int, int, int, EntryRange]:
     entries = mark.entries
-    return mark.bookie, mark.reason.value, entries.period, entries.residues, entries
+    return mark.bookie, mark.reason.value, entries.period, entries.stripes, entries
 
 
 def _joined(marks: Iterable[RepairMark]) -> list[RepairMark]:

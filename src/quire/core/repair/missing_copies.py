@@ -17,7 +17,7 @@ from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.replica import Replica, period_of
-from quire.core.ledger.shares import Stretch, has_class, stretches_between
+from quire.core.ledger.stripes import Stretch, has_stripe, stretches_between
 from quire.core.ledger.terms import TermRange, by_origin
 from quire.core.repair.effects import Loss
 
@@ -27,12 +27,12 @@ class MissingCopy:
     """A piece of a ledger that one bookie lacks and others have.
 
     Attributes:
-        residues: the classes of entries, as bits.
+        stripes: the stripes of entries, as bits.
         copies: how many other bookies have all of it.
         sources: those, and behind them such as have a part.
     """
 
-    residues: int = 0
+    stripes: int = 0
     copies: int = 0
     sources: dict[BookieId, None] = field(default_factory=dict)
 
@@ -107,51 +107,51 @@ class MissingCopies:
             targets: by lost bookie, the one that is to take its place.
         """
         ensemble = self._record.fragments[index].ensemble
-        for residue in range(self._period):
-            if not has_class(first, last, self._period, residue):
+        for stripe in range(self._period):
+            if not has_stripe(first, last, self._period, stripe):
                 continue
             members: Sequence[BookieId] = ensemble
             if self._period > 1:
                 members = [
-                    ensemble[slot] for slot in write_set(residue, len(ensemble), self._record.write_quorum)
+                    ensemble[slot] for slot in write_set(stripe, len(ensemble), self._record.write_quorum)
                 ]
             for member in members:
                 holder = targets.get(member, member)
                 if holder in self._lists:
-                    for stretch in self._lists[holder].lacks(residue, first, last):
-                        self._note(index, holder, members, residue, stretch)
+                    for stretch in self._lists[holder].lacks(stripe, first, last):
+                        self._note(index, holder, members, stripe, stretch)
 
     def _note(
-        self, index: int, holder: BookieId, members: Sequence[BookieId], residue: int, stretch: Stretch
+        self, index: int, holder: BookieId, members: Sequence[BookieId], stripe: int, stretch: Stretch
     ) -> None:
-        """A bookie lacks the entries of a class in a stretch: what can be copied, and why the rest cannot."""
+        """A bookie lacks the entries of a stripe in a stretch: what can be copied, and why the rest cannot."""
         unheld = [stretch]
         others = {bookie: held for bookie, held in self._lists.items() if bookie != holder}
         for held in others.values():
-            unheld = [part for some in unheld for part in held.lacks(residue, *some)]
+            unheld = [part for some in unheld for part in held.lacks(stripe, *some)]
         for first, last in unheld:
-            entries = EntryRange(first, last, self._period, 1 << residue)
+            entries = EntryRange(first, last, self._period, 1 << stripe)
             if self._keeps_waiting(members, entries):
                 self.missing[index, holder] += entries.size()
         for first, last in stretches_between(*stretch, unheld):
-            self.missing[index, holder] += EntryRange(first, last, self._period, 1 << residue).size()
+            self.missing[index, holder] += EntryRange(first, last, self._period, 1 << stripe).size()
             if holder not in self._refusing:
                 for piece in _pieces(first, last, self._piece_entries, self._record.ranges):
-                    if has_class(*piece, self._period, residue):
-                        self._note_copy(holder, residue, piece, others)
+                    if has_stripe(*piece, self._period, stripe):
+                        self._note_copy(holder, stripe, piece, others)
 
     def _note_copy(
-        self, holder: BookieId, residue: int, piece: Stretch, others: Mapping[BookieId, Replica]
+        self, holder: BookieId, stripe: int, piece: Stretch, others: Mapping[BookieId, Replica]
     ) -> None:
         whole, part = [], []
         for bookie, held in others.items():
-            lacking = held.lacks(residue, *piece)
+            lacking = held.lacks(stripe, *piece)
             if not lacking:
                 whole.append(bookie)
             elif lacking != [piece]:
                 part.append(bookie)
         copy = self.copies.setdefault((holder, *piece), MissingCopy(copies=len(whole)))
-        copy.residues |= 1 << residue
+        copy.stripes |= 1 << stripe
         copy.copies = min(copy.copies, len(whole))
         copy.sources |= dict.fromkeys([*whole, *part])
 
@@ -169,7 +169,7 @@ class MissingCopies:
 
 
 def _pieces(first: int, last: int, entries: int, ranges: Sequence[TermRange]) -> Iterator[Stretch]:
-    """A stretch in parts of one origin term, which end where ids are multiples of `entries`: all classes are cut alike."""
+    """A stretch in parts of one origin term, which end where ids are multiples of `entries`: all stripes are cut alike."""
     for begin, through, _ in by_origin(first, last, ranges):
         at = begin
         while at <= through:

@@ -11,7 +11,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import LedgerNotes
 from quire.core.ledger.replica import Replica
-from quire.core.ledger.shares import Stretch
+from quire.core.ledger.stripes import Stretch
 from quire.core.repair.effects import CopyRange, WriteRepaired
 from quire.core.repair.rules import RepairRules
 

@@ -383,7 +383,7 @@ class RepairMachine:
                 copy.copies,
                 CopyRange(
                     bookie,
-                    EntryRange(first, last, period, copy.residues),
+                    EntryRange(first, last, period, copy.stripes),
                     tuple(copy.sources),
                     int(plan.record.origin_of(first)),
                     int(plan.record.term),

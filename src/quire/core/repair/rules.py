@@ -21,7 +21,7 @@ class RepairRules(LedgerRules):
 
     @staticmethod
     def may_publish(*, missing: int) -> bool:
-        """A bookie comes into the record when it holds every entry of its share that there is, and never before."""
+        """A bookie comes into the record when it holds every one of its entries that there is, and never before."""
         return missing == 0
 
     @staticmethod

@@ -316,7 +316,7 @@ class RangeAsked(PendingRequest):
             return
         entries = [self._found[entry_id][1] for entry_id in ids]
         runs: list[RunView] = []
-        for start, end, period, residues in run_shapes(ids) if ids else ():
+        for start, end, period, stripes in run_shapes(ids) if ids else ():
             part = entries[start:end]
             runs.append(
                 RunView.of(
@@ -327,7 +327,7 @@ class RangeAsked(PendingRequest):
                     list(map(len, part)),
                     digest_type=self.request.ledger.digest.digest_type,
                     period=period,
-                    residues=residues,
+                    stripes=stripes,
                 )
             )
         unknown: list[tuple[int, int]] = []

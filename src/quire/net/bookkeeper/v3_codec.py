@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from quire.core.answers import Answer
-from quire.core.ledger.shares import HeldInterval
+from quire.core.ledger.stripes import HeldInterval
 from quire.net.bookkeeper.asked import LacAsked, PendingRequest, PlainAsked, RangeAsked, RunAsked
 from quire.net.bookkeeper.codec import BookKeeperCodec
 from quire.net.bookkeeper.runs_expected import RunsExpected, v3_place_of

@@ -5,7 +5,7 @@
 `--audit` compares only the bookies' own lists with the ledgers' records and reads no entry. No copy is changed; `--mark`
 marks what is missing, damaged or in limbo, so that auto-recovery repairs it. An open ledger is looked at up to its last
 decided fragment, and so is a stream. Copies are counted of all that is stored, a stream's no-ops too. What a bookie that does
-not answer should hold is "unknown", never "missing". The table has a row for each window and class of a bookie's share, and one
+not answer should hold is "unknown", never "missing". The table has a row for each window and stripe of a bookie, and one
 for each thing that is wrong; a run that was stopped goes on where it stopped.
 
 Source: docs/spark-jobs.md, "Scrub and audit"; docs/decisions/026-torn-or-damaged.md.
@@ -39,7 +39,7 @@ from quire.client.repairing.scrubbing import (
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
-from quire.core.ledger.shares import BookieShare, shares
+from quire.core.ledger.stripes import BookieStripes, bookie_stripes
 from quire.core.log.list import Place
 from quire.spark import cluster
 from quire.spark.jobs import command, units
@@ -60,11 +60,11 @@ BAD = (CopyVerdict.MISSING, CopyVerdict.CORRUPT, CopyVerdict.UNLIKE)
 
 @dataclass(frozen=True, slots=True)
 class ScrubUnit:
-    """Shares of one bookie, for one task.
+    """Stripes of one bookie, for one task.
 
     Attributes:
         bookie: whose.
-        pieces: (ledger's record, share) by ascending ledger and entry.
+        pieces: (ledger's record, stripes) by ascending ledger and entry.
         audit: compare lists only.
         timeout_ms: how long a bookie may take for a response.
         size: payload bytes, about.
@@ -73,7 +73,7 @@ class ScrubUnit:
 
     uri: str
     bookie: str
-    pieces: tuple[tuple[LedgerMetadata, BookieShare], ...]
+    pieces: tuple[tuple[LedgerMetadata, BookieStripes], ...]
     audit: bool
     timeout_ms: int
     size: int
@@ -86,7 +86,7 @@ class ScrubUnit:
 
     @property
     def name(self) -> str:
-        """Whose shares, and from where to where."""
+        """Whose stripes, and from where to where."""
         (one, first), (other, last) = self.pieces[0], self.pieces[-1]
         what = ("audit" if self.audit else "scrub") + (" and mark" if self.mark else "")
         return f"{what} {self.bookie} {one.ledger_id}:{first.first} to {other.ledger_id}:{last.last}"
@@ -152,7 +152,7 @@ def plan(
     timeout_ms: int = 10_000,
     unit_bytes: int = UNIT_BYTES,
 ) -> ScrubPlan:
-    """What there is to look at: shares of what is decided of ledgers, by bookie, in units of about `unit_bytes`.
+    """What there is to look at: stripes of what is decided of ledgers, by bookie, in units of about `unit_bytes`.
 
     Args:
         uri: the cluster.
@@ -170,14 +170,14 @@ def plan(
     records, unread = cluster.call(uri, _records, tuple(logs), tuple(ledgers), tuple(streams))
     closed = sum(record.state is LedgerState.CLOSED for record in records)
     found: list[ScrubUnit] = []
-    by_bookie: dict[str, list[tuple[LedgerMetadata, BookieShare]]] = {}
+    by_bookie: dict[str, list[tuple[LedgerMetadata, BookieStripes]]] = {}
     for record in records:
-        for share in shares(record):
-            by_bookie.setdefault(share.bookie, []).extend(
-                (record, part) for part in _cut(record, share, unit_bytes)
+        for part in bookie_stripes(record):
+            by_bookie.setdefault(part.bookie, []).extend(
+                (record, piece) for piece in _cut(record, part, unit_bytes)
             )
     for bookie, pieces in sorted(by_bookie.items()):
-        group: list[tuple[LedgerMetadata, BookieShare]] = []
+        group: list[tuple[LedgerMetadata, BookieStripes]] = []
         size = 0
         whole = sum(starmap(_size, pieces))
         # Units of one size: the last one of a bookie would be short, and a round is as long as its longest task.
@@ -268,7 +268,7 @@ async def _check_unit(client: QuireClient, unit: ScrubUnit) -> list[Fields]:
     rows: list[Fields] = []
     for _, group in groupby(unit.pieces, key=lambda piece: piece[0].ledger_id):
         pieces = list(group)
-        record, mine = pieces[0][0], [share for _, share in pieces]
+        record, mine = pieces[0][0], [part for _, part in pieces]
         check = ReplicaCheck(client.bookies, record, unit.timeout_ms)
         found = await (_audit(check, mine) if unit.audit else _scrub(check, record, mine))
         if any(row["verdict"] != CopyVerdict.OK for row in found):
@@ -287,25 +287,25 @@ def _findings(rows: list[Fields]) -> list[Finding]:
     ]
 
 
-async def _audit(check: ReplicaCheck, mine: list[BookieShare]) -> list[Fields]:
+async def _audit(check: ReplicaCheck, mine: list[BookieStripes]) -> list[Fields]:
     found = await check.audit(mine[0].bookie, mine)
-    share = {
+    counted = {
         "first_entry": mine[0].first,
         "last_entry": mine[-1].last,
         "verdict": CopyVerdict.OK,
         "entries": 0,
     }
-    return [share, *(row_of(each, mine) for each in found)]
+    return [counted, *(row_of(each, mine) for each in found)]
 
 
-async def _scrub(check: ReplicaCheck, record: LedgerMetadata, mine: list[BookieShare]) -> list[Fields]:
+async def _scrub(check: ReplicaCheck, record: LedgerMetadata, mine: list[BookieStripes]) -> list[Fields]:
     under_way = asyncio.Semaphore(_WINDOWS_AT_ONCE)
 
-    async def look(window: BookieShare) -> WindowCheck:
+    async def look(window: BookieStripes) -> WindowCheck:
         async with under_way:
             return await check.scrub(window)
 
-    every = [window for share in mine for window in windows(record, share)]
+    every = [window for part in mine for window in windows(record, part)]
     rows: list[Fields] = []
     for window, result in zip(every, await asyncio.gather(*map(look, every)), strict=True):
         rows += _rows(result)
@@ -317,8 +317,8 @@ def _rows(result: WindowCheck) -> Iterator[Fields]:
     """A window's good copies: the counts once, a fingerprint for each class."""
     base = {"first_entry": result.first, "last_entry": result.last, "verdict": CopyVerdict.OK}
     yield base | {"entries": result.entries, "bytes": result.payload_bytes}
-    for entry_class, fingerprint in result.fingerprints.items():
-        yield base | {"entries": 0, "bytes": 0, "class": entry_class, "fingerprint": fingerprint}
+    for stripe, fingerprint in result.fingerprints.items():
+        yield base | {"entries": 0, "bytes": 0, "class": stripe, "fingerprint": fingerprint}
 
 
 # --- on the driver ---------------------------------------------------------------------------------------------------
@@ -352,24 +352,24 @@ async def _records(
     return found, sorted(unread, key=lambda each: int(each["ledger"]))
 
 
-def _cut(record: LedgerMetadata, share: BookieShare, unit_bytes: int) -> Iterator[BookieShare]:
-    """A share in parts that a task reads, each of whole windows."""
-    parts = list(windows(record, share))
-    each = max(1, unit_bytes * len(parts) // max(1, _size(record, share)))
+def _cut(record: LedgerMetadata, part: BookieStripes, unit_bytes: int) -> Iterator[BookieStripes]:
+    """What a bookie should hold, in parts that a task reads, each of whole windows."""
+    parts = list(windows(record, part))
+    each = max(1, unit_bytes * len(parts) // max(1, _size(record, part)))
     for some in batched(parts, each):
-        yield share.cut(some[0].first, some[-1].last)
+        yield part.cut(some[0].first, some[-1].last)
 
 
-def _size(record: LedgerMetadata, share: BookieShare) -> int:
-    """Payload bytes of a share, about."""
+def _size(record: LedgerMetadata, part: BookieStripes) -> int:
+    """Payload bytes of a bookie's stripes, about."""
     average = record.length / max(1, record.last_entry + 1)
-    return int((share.last - share.first + 1) * average * share.residues.bit_count() / share.period) + 1
+    return int((part.last - part.first + 1) * average * part.stripes.bit_count() / part.period) + 1
 
 
 def _same_ledger(
-    audit: bool, one: tuple[LedgerMetadata, BookieShare], other: tuple[LedgerMetadata, BookieShare]
+    audit: bool, one: tuple[LedgerMetadata, BookieStripes], other: tuple[LedgerMetadata, BookieStripes]
 ) -> bool:
-    """An audit asks a bookie for a ledger's list once: all its shares of the ledger belong to one unit."""
+    """An audit asks a bookie for a ledger's list once: all its stripes of the ledger belong to one unit."""
     return audit and one[0].ledger_id == other[0].ledger_id
 
 
@@ -393,11 +393,11 @@ def _compare(spark: SparkSession, work: ScrubPlan, table: str, before: set[str])
         record = records.get(row["ledger"])
         if record is None:
             continue
-        first, last, entry_class = row["first_entry"], row["last_entry"], row["class"]
-        name = f"compare {record.ledger_id}:{first} to {last} class {entry_class}"
+        first, last, stripe = row["first_entry"], row["last_entry"], row["class"]
+        name = f"compare {record.ledger_id}:{first} to {last} stripe {stripe}"
         if name not in before:
             unit = work.units[0]
-            found, whole = cluster.call(unit.uri, _unlike, record, first, last, entry_class, unit.timeout_ms)
+            found, whole = cluster.call(unit.uri, _unlike, record, first, last, stripe, unit.timeout_ms)
             name += "" if whole else ", cut off"  # a later run compares again
             rows += [{"unit": name, **each} for each in found]
         names.append(name)
@@ -407,20 +407,20 @@ def _compare(spark: SparkSession, work: ScrubPlan, table: str, before: set[str])
 
 
 async def _unlike(
-    client: QuireClient, record: LedgerMetadata, first: int, last: int, entry_class: int, timeout_ms: int
+    client: QuireClient, record: LedgerMetadata, first: int, last: int, stripe: int, timeout_ms: int
 ) -> tuple[list[Fields], bool]:
     """The entries of a window that are unlike others, and whether all copies could be read for it."""
     check = ReplicaCheck(client.bookies, record, timeout_ms)
     by_entry: dict[int, dict[Any, int]] = {}
     short: list[BookieId] = []
-    for share in shares(record):
-        if share.first <= first and share.last >= last and share.residues >> entry_class & 1:
-            window = share.cut(first, last)
+    for part in bookie_stripes(record):
+        if part.first <= first and part.last >= last and part.stripes >> stripe & 1:
+            window = part.cut(first, last)
             contents = await check.contents(window)
             if len(contents) < window.count:
-                short.append(share.bookie)
+                short.append(part.bookie)
             for entry_id, content in contents.items():
-                by_entry.setdefault(entry_id, {})[share.bookie] = content
+                by_entry.setdefault(entry_id, {})[part.bookie] = content
     found = [
         (bookie, Finding(entry_id, entry_id, CopyVerdict.UNLIKE, f"of {len(contents)} copies"))
         for entry_id, contents in sorted(by_entry.items())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quire.client.repairing.scrubbing import CopyVerdict, Finding
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
-from quire.core.ledger.shares import BookieShare
+from quire.core.ledger.stripes import BookieStripes
 from quire.spark.jobs.units import Row as Fields
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ SCHEMA = (
 )
 
 
-def row_of(found: Finding, mine: Sequence[BookieShare]) -> Fields:
-    """A finding about some shares as a row, without the ledger and the bookie."""
-    count = sum(share.cut(found.first, found.last).count for share in mine)
+def row_of(found: Finding, mine: Sequence[BookieStripes]) -> Fields:
+    """A finding about some stripes as a row, without the ledger and the bookie."""
+    count = sum(part.cut(found.first, found.last).count for part in mine)
     if found.verdict is CopyVerdict.OVER_REPLICATED:
         count = found.last - found.first + 1
     return {

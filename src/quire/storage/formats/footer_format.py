@@ -95,7 +95,7 @@ class Row(NamedTuple):
     flags: int
     digest_type: int
     kind: int
-    residues: int
+    stripes: int
 
     @property
     def offset(self) -> int:

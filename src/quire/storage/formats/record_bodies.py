@@ -165,7 +165,7 @@ def decode_unnamed_limbo(body: Buffer) -> UnnamedLimbo:
 class DamagedInterval(NamedTuple):
     """Entries that were stored under an LSN and whose bytes do not match their checksum any more.
 
-    Of those between the ends, as many as the residues of the record's header say, as of a run.
+    Of those between the ends, as many as the stripes of the record's header say, as of a run.
     """
 
     first: int

@@ -60,7 +60,7 @@ class Carrier:
             first=run.first,
             last=run.last,
             token=self._token(row.ledger_id),
-            residues=run.residues,
+            stripes=run.stripes,
             count=run.count,
             flags=RecordFlag.CARRIED | (RecordFlag.RECOVERY if recovery else 0),
             origin_term=row.origin_term,
@@ -70,7 +70,7 @@ class Carrier:
         segment.table.add_carried(
             Row(
                 row.ledger_id, row.origin_term, run.first, run.last, row.lsn, offset // OFFSET_UNIT, len(body), run.count,
-                run.period, recovery, run.digest_type, SegmentRecordKind.RUN, run.residues,
+                run.period, recovery, run.digest_type, SegmentRecordKind.RUN, run.stripes,
             )
         )  # fmt: skip
         self._recent.add(segment.sequence, offset, body, place_lsn)
@@ -87,7 +87,7 @@ class Carrier:
                 crc32c(body),
                 space,
                 period=row.period,
-                residues=row.residues,
+                stripes=row.stripes,
                 first=first,
                 last=last,
                 token=self._token(row.ledger_id),
@@ -99,8 +99,8 @@ class Carrier:
             segment.table.add_carried(
                 Row(
                     row.ledger_id, row.origin_term, first, last, row.lsn, offset // OFFSET_UNIT, len(body),
-                    count_ids(first, last, row.period, row.residues), row.period, RowFlag.DAMAGED, 0,
-                    SegmentRecordKind.DAMAGED, row.residues,
+                    count_ids(first, last, row.period, row.stripes), row.period, RowFlag.DAMAGED, 0,
+                    SegmentRecordKind.DAMAGED, row.stripes,
                 )
             )  # fmt: skip
             path = str(self._files.path(segment.sequence))

@@ -21,7 +21,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from quire.core.errors import StorageError
-from quire.core.ledger.shares import joined_stretches
+from quire.core.ledger.stripes import joined_stretches
 from quire.core.ledger.terms import ANY_ORIGIN
 from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Clock

@@ -44,7 +44,7 @@ def _ids_of(piece: RunPiece, first: int, last: int) -> Iterable[int]:
     """The ids of a piece in first..last."""
     row = piece.row
     low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
-    return ids_in(low, high, row.period, row.residues) if low <= high else ()
+    return ids_in(low, high, row.period, row.stripes) if low <= high else ()
 
 
 class RangeForgetter:

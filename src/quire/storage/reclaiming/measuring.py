@@ -214,5 +214,5 @@ def _share(piece: RunPiece, first: int = 0, last: int = ID_MAX) -> int:
     low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
     if low > high or not row.entries:
         return 0
-    some = count_ids(low, high, row.period, row.residues) if row.entries > 1 else 1
+    some = count_ids(low, high, row.period, row.stripes) if row.entries > 1 else 1
     return (row.body_bytes + RECORD_HEADER_BYTES) * some // row.entries

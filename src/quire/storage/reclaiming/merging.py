@@ -54,13 +54,13 @@ class Merging:
         runs: what lives of each, cut.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_count", "_residues", "pieces", "runs")
+    __slots__ = ("_bytes", "_bytes_max", "_count", "_stripes", "pieces", "runs")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self.pieces: list[RunPiece] = []
         self.runs: list[RunView] = []
-        self._bytes = self._count = self._residues = 0
+        self._bytes = self._count = self._stripes = 0
 
     @property
     def first(self) -> int:
@@ -79,8 +79,8 @@ class Merging:
             or not all(may_merge(one.row, piece.row, term_lsn) for one in (self.pieces[0], self.pieces[-1]))
         ):
             return False
-        # The ids of a run are all of its residues between its ends.
-        count = count_ids(first.first, run.last, run.period, self._residues | run.residues)
+        # The ids of a run are all of its stripes between its ends.
+        count = count_ids(first.first, run.last, run.period, self._stripes | run.stripes)
         return run.first > before.last and count == self._count + run.count
 
     def add(self, piece: RunPiece, run: RunView) -> None:
@@ -89,12 +89,12 @@ class Merging:
         self.runs.append(run)
         self._bytes += len(run.body)
         self._count += run.count
-        self._residues |= run.residues
+        self._stripes |= run.stripes
 
     def clear(self) -> None:
         """Forget all of them."""
         self.pieces, self.runs = [], []
-        self._bytes = self._count = self._residues = 0
+        self._bytes = self._count = self._stripes = 0
 
     def merged(self) -> tuple[RunView, RunPiece]:
         """One run of all of them, and a piece that bears its LSN."""
@@ -107,14 +107,14 @@ def joined_run(runs: list[RunView]) -> RunView:
     if len(runs) == 1:
         return runs[0]
     first = runs[0]
-    residues = 0
+    stripes = 0
     entries: list[memoryview] = []
     sizes: list[int] = []
     for run in runs:
         offsets = run.offsets()
         entries.append(memoryview(run.body)[offsets[0] : offsets[-1]])
         sizes += run.sizes
-        residues |= run.residues
+        stripes |= run.stripes
     return RunView.parse(
         encode_run(
             first.ledger_id,
@@ -124,7 +124,7 @@ def joined_run(runs: list[RunView]) -> RunView:
             sizes,
             digest_type=first.digest_type,
             period=first.period,
-            residues=residues,
+            stripes=stripes,
             origin_term=first.origin_term,
             scheme=first.scheme,
         )

@@ -242,7 +242,7 @@ class SegmentScanner:
         while position + head_bytes <= size:
             record = unpack(data, position)
             (
-                length, kind, codec, digest_type, period, lsn, ledger_id, first, last, term, _, lac, residues, entries,
+                length, kind, codec, digest_type, period, lsn, ledger_id, first, last, term, _, lac, stripes, entries,
                 key_id, tenant, flags, body_bytes, body_checksum, zero, checksum,
             ) = record  # fmt: skip
             offset, body = base + position, position + head_bytes
@@ -262,7 +262,7 @@ class SegmentScanner:
                 rows.append(
                     pack(
                         ledger_id, term, first, last, lsn, offset // OFFSET_UNIT, body_bytes, entries, period,
-                        RowFlag.RECOVERY if recovery else 0, digest_type, kind, residues,
+                        RowFlag.RECOVERY if recovery else 0, digest_type, kind, stripes,
                     )
                 )  # fmt: skip
                 if recovery:
@@ -460,17 +460,17 @@ def row_of(offset: int, record: RecordHeader) -> Row:
         RowFlag.RECOVERY if record.flags & RecordFlag.RECOVERY else 0,
         record.digest_type,
         record.kind,
-        record.residues,
+        record.stripes,
     )
 
 
 def damaged_row(offset: int, record: RecordHeader, interval: DamagedInterval) -> Row:
     """The row of an interval of a record of damaged ones: in the index it stands for a run that does not verify."""
     first, last, term, lsn = interval
-    period, residues = max(record.period, 1), record.residues or 1
+    period, stripes = max(record.period, 1), record.stripes or 1
     return Row(
         record.ledger_id, term, first, last, lsn, offset // OFFSET_UNIT, record.body_bytes,
-        min(count_ids(first, last, period, residues), U32_MAX), period, RowFlag.DAMAGED, 0, record.kind, residues,
+        min(count_ids(first, last, period, stripes), U32_MAX), period, RowFlag.DAMAGED, 0, record.kind, stripes,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a bookie's own list does not have of its share."""
+"""What a bookie's own list does not have of its stripes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.ids import BookieId
-from quire.core.ledger.quorum import residues_of_slot
-from quire.core.ledger.shares import BookieShare, HeldInterval, gaps, not_held
+from quire.core.ledger.quorum import stripes_of_slot
+from quire.core.ledger.stripes import BookieStripes, HeldInterval, gaps, not_held
 
 SIZE = 4
 SPAN = st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))
@@ -27,10 +27,10 @@ def test_gaps_are_what_no_interval_holds(
     whole: list[tuple[int, int]],
     striped: list[tuple[tuple[int, int], int]],
 ) -> None:
-    share = BookieShare(BookieId("b"), *span, SIZE, residues_of_slot(slot, SIZE, quorum))
+    part = BookieStripes(BookieId("b"), *span, SIZE, stripes_of_slot(slot, SIZE, quorum))
     held = [HeldInterval(*some, 1, 1) for some in whole]
-    held += [HeldInterval(*some, SIZE, residues) for some, residues in striped]
-    found = gaps(share, held)
-    assert sorted(entry for part in found for entry in part.ids()) == not_held(share, held)
-    assert sum(part.count for part in found) == len(not_held(share, held))
-    assert share.count == sum(1 for _ in share.ids())
+    held += [HeldInterval(*some, SIZE, stripes) for some, stripes in striped]
+    found = gaps(part, held)
+    assert sorted(entry for part in found for entry in part.ids()) == not_held(part, held)
+    assert sum(part.count for part in found) == len(not_held(part, held))
+    assert part.count == sum(1 for _ in part.ids())
