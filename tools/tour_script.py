@@ -190,7 +190,7 @@ STEPS: list[Heading | Step] = [
     ),
     Heading("## Keeping a cluster"),
     *_steps(
-        "quire cluster debt",
+        "quire cluster under-replication",
         "quire cluster repair --dry-run",
         "quire cluster repair --rate 50",
         "quire cluster repair --bookie bookie-9",

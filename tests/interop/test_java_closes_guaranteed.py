@@ -59,8 +59,8 @@ async def closed_by_java(peers: JavaPeers, folder: Path) -> dict[str, int]:
             before = await client.verify_ledger(ledger, b"secret")
             assert before.below_write_quorum
             assert not before.good
-            owed = PendingReplication(client)
-            assert (await owed.mark(), await owed.mark()) == (1, 0)
+            pending = PendingReplication(client)
+            assert (await pending.mark(), await pending.mark()) == (1, 0)
             ended = await LedgerRepair(ledger, client.context, password=b"secret").run()
             assert ended.outcome is RepairOutcome.WHOLE
             after = await client.verify_ledger(ledger, b"secret")

@@ -34,7 +34,7 @@ def root() -> Any:
 
 @cache
 def every_command() -> dict[tuple[str, ...], Any]:
-    """The commands, by the words that call them."""
+    """The commands, by the words that call them, without former names that still work."""
     found: dict[tuple[str, ...], Any] = {}
 
     def walk(group: Any, before: tuple[str, ...]) -> None:
@@ -42,7 +42,9 @@ def every_command() -> dict[tuple[str, ...], Any]:
             words = (*before, name)
             if hasattr(command, "commands"):
                 walk(command, words)
-            if not hasattr(command, "commands") or command.invoke_without_command:
+            elif not command.hidden:
+                found[words] = command
+            if hasattr(command, "commands") and command.invoke_without_command:
                 found[words] = command
 
     walk(root(), ())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from quire.client.client import Client
-from quire.client.recovering.owed_copies import mark_owed
+from quire.client.recovering.pending_replication import mark_pending_replication
 from quire.core.errors import CorruptMetadataError
 from quire.core.ledger.guarantee import GUARANTEE_KEY
 from quire.metadata.store import LIST_LIMIT
@@ -50,7 +50,9 @@ class PendingReplication:
                     if _KEY not in stored.value:
                         continue
                     record = ledger_metadata.parse(stored.value, ledger_id)
-                    made = await mark_owed(self._marks, record, stored.version, clock.wall_ms())
+                    made = await mark_pending_replication(
+                        self._marks, record, stored.version, clock.wall_ms()
+                    )
                 except CorruptMetadataError as error:
                     log.warning("ledger %d is not marked for repair: %s", ledger_id, error)
                     continue

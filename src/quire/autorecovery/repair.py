@@ -20,8 +20,8 @@ from quire.client.repairing.ledger_repair import LedgerRepair, access_of
 from quire.client.repairing.replica_lists import replica_list
 from quire.core.errors import NoSuchLedgerError, QuireError, RefusedError
 from quire.core.ids import BookieId
-from quire.core.repair.debt import LedgerDebt, ledger_debt
 from quire.core.repair.effects import Loss, RepairEnded, RepairOutcome
+from quire.core.repair.under_replication import UnderReplicatedLedger, under_replication_of
 from quire.core.repair.work_queue import is_whole
 from quire.metadata.repairs import LedgerMarks
 
@@ -37,33 +37,33 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class ClusterDebt:
+class UnderReplication:
     """What the ledgers of a cluster lack.
 
     Attributes:
         looked_at: how many ledgers were looked at.
-        debts: of the ledgers that lack something, or that name lost bookies.
+        ledgers: those that lack something, or that name lost bookies.
         blocked: the ledgers that cannot be looked at, with why.
     """
 
     looked_at: int = 0
-    debts: dict[int, LedgerDebt] = field(default_factory=dict)
+    ledgers: dict[int, UnderReplicatedLedger] = field(default_factory=dict)
     blocked: dict[int, QuireError] = field(default_factory=dict)
 
     @property
     def entries(self) -> int:
         """Entries that can be copied."""
-        return sum(debt.copyable for debt in self.debts.values())
+        return sum(lacking.copyable for lacking in self.ledgers.values())
 
     @property
     def bytes(self) -> int:
         """About how many bytes of payload that is."""
-        return sum(debt.copyable * debt.entry_bytes for debt in self.debts.values())
+        return sum(lacking.copyable * lacking.entry_bytes for lacking in self.ledgers.values())
 
     @property
-    def to_repair(self) -> list[LedgerDebt]:
+    def to_repair(self) -> list[UnderReplicatedLedger]:
         """The ledgers in which a repair may find something to do, by id."""
-        return [debt for _, debt in sorted(self.debts.items()) if debt.needs_repair]
+        return [lacking for _, lacking in sorted(self.ledgers.items()) if lacking.needs_repair]
 
 
 @dataclass(slots=True)
@@ -125,19 +125,19 @@ class ClusterRepair:
 
     async def look(
         self, ledgers: Iterable[int] | None = None, seen: Callable[[int], None] = lambda _: None
-    ) -> ClusterDebt:
+    ) -> UnderReplication:
         """Ask the bookies of ledgers what they hold; nothing is changed.
 
         Args:
             ledgers: which; None: all of the cluster.
             seen: called with each ledger when it has been looked at.
         """
-        found = ClusterDebt()
+        found = UnderReplication()
         known = {*await self._client.bookies.bookies(), *await self._client.bookies.members()}
 
         async def one(ledger_id: int) -> None:
             try:
-                debt = await self._debt_of(ledger_id, known)
+                lacking = await self._look_at(ledger_id, known)
             except NoSuchLedgerError:
                 if ledgers is not None:
                     raise
@@ -145,15 +145,15 @@ class ClusterRepair:
             except QuireError as error:
                 found.blocked[ledger_id] = error
             else:
-                if not debt.is_complete or debt.needs_repair or debt.undecided:
-                    found.debts[ledger_id] = debt
+                if not lacking.is_complete or lacking.needs_repair or lacking.undecided:
+                    found.ledgers[ledger_id] = lacking
             found.looked_at += 1
             seen(ledger_id)
 
         await _all_of(self._ids(ledgers), one)
         return found
 
-    async def _debt_of(self, ledger_id: int, known: Collection[BookieId]) -> LedgerDebt:
+    async def _look_at(self, ledger_id: int, known: Collection[BookieId]) -> UnderReplicatedLedger:
         client = self._client
         record, notes, _ = await client.both_records.read_with_notes(ledger_id)
         access = access_of(record, self._password)
@@ -164,7 +164,7 @@ class ClusterRepair:
         lists = await asyncio.gather(
             *(replica_list(client.bookies, bookie, record, access, timeout_ms=timeout_ms) for bookie in asked)
         )
-        return ledger_debt(record, notes, dict(zip(asked, lists, strict=True)), lost)
+        return under_replication_of(record, notes, dict(zip(asked, lists, strict=True)), lost)
 
     async def _ids(self, ledgers: Iterable[int] | None) -> AsyncIterator[int]:
         if ledgers is not None:
@@ -177,51 +177,51 @@ class ClusterRepair:
     # --- repairing -------------------------------------------------------------------------------------------------
 
     async def run(
-        self, debts: Iterable[LedgerDebt], done: Callable[[int], None] = lambda _: None
+        self, ledgers: Iterable[UnderReplicatedLedger], done: Callable[[int], None] = lambda _: None
     ) -> RepairTotals:
         """Repair ledgers, as many at a time as their bytes allow; once more those that are left, if copies were made.
 
         Args:
-            debts: of the ledgers that are to be repaired.
+            ledgers: those that are to be repaired.
             done: called with each ledger when its repair has ended.
         """
-        wanted = {debt.ledger_id: debt for debt in debts}
+        wanted = {lacking.ledger_id: lacking for lacking in ledgers}
         room, turn = asyncio.Semaphore(LEDGERS_MAX), asyncio.Lock()
 
         async def one(ledger_id: int) -> None:
-            debt = wanted[ledger_id]
-            size = min(debt.copyable * debt.entry_bytes, LEDGER_BYTES_MAX)
+            lacking = wanted[ledger_id]
+            size = min(lacking.copyable * lacking.entry_bytes, LEDGER_BYTES_MAX)
             units = max(1, -(-size // (CLUSTER_BYTES_MAX // LEDGERS_MAX)))
             async with turn:  # one that needs much is not passed by those that need little
                 for _ in range(units):
                     await room.acquire()
             try:
-                await self._repair(debt)
+                await self._repair(lacking)
             finally:
                 for _ in range(units):
                     room.release()
             done(ledger_id)
 
         began_ns = self._client.clock.now_ns()
-        ledgers = list(wanted)
+        waiting = list(wanted)
         try:
             for _ in range(PASSES_MAX):
                 before = self.totals.entries
-                await _all_of(self._ids(ledgers), one)
-                ledgers = self.totals.left
-                if not ledgers or self.totals.entries == before:
+                await _all_of(self._ids(waiting), one)
+                waiting = self.totals.left
+                if not waiting or self.totals.entries == before:
                     break
         finally:
             await self._targets.close()
         self.totals.seconds += (self._client.clock.now_ns() - began_ns) / 1e9
         return self.totals
 
-    async def _repair(self, debt: LedgerDebt) -> None:
-        totals, ledger_id = self.totals, debt.ledger_id
+    async def _repair(self, lacking: UnderReplicatedLedger) -> None:
+        totals, ledger_id = self.totals, lacking.ledger_id
         repair = LedgerRepair(
             ledger_id,
             self._client.context,
-            lost_bookies={*self._lost, *debt.lost_bookies, *debt.undecided},
+            lost_bookies={*self._lost, *lacking.lost_bookies, *lacking.undecided},
             candidates=await self._targets.candidates(ledger_id),
             accepted=self._accepted,
             password=self._password,

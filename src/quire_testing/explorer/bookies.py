@@ -82,7 +82,7 @@ class BookieState(NamedTuple):
         question: to the store, whether this one does: "" none, "asked", or its response on the way, "settled" or
             "open".
         waiting: normal adds that wait for that answer.
-        owed: entries that it held before a loss (where limbo is cleared).
+        held_before: entries that it held before a loss (where limbo is cleared).
         lost: for good, with what it held, which stays here for the judges.
         collecting: where its collector is, if it collects.
         pending_deletion: entries of which nothing is said until the collector has ended.
@@ -104,7 +104,7 @@ class BookieState(NamedTuple):
     asked: bool = False
     question: str = ""
     waiting: tuple[Waiting, ...] = ()
-    owed: int = 0
+    held_before: int = 0
     lost: bool = False
     collecting: Collecting | None = None
     pending_deletion: int = 0
@@ -328,8 +328,8 @@ class BookieDriver:
         )
         if not self.configuration.journal:
             ends = self.configuration.clears or self.configuration.repairers
-            owed = state.owed | state.held if ends else 0
-            return self._start_after_loss(after._replace(losses=state.losses + 1, owed=owed))
+            held_before = state.held_before | state.held if ends else 0
+            return self._start_after_loss(after._replace(losses=state.losses + 1, held_before=held_before))
         if state.answered_fence and not after.is_fenced:
             after = after._replace(fault=("I9", "a bookie that answered a fencing request lost its fence"))
         return after

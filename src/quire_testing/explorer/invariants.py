@@ -205,7 +205,7 @@ class InvariantWatch:
             bookie: BookieState = self._world.bookies.parts[number]
             fault = bookie.fault if bookie.fault and bookie.fault[0] in self._names else None
             stays = bookie.fence_is_durable if self._world.configuration.journal else bookie.takes_no_adds
-            denied = 0 if bookie.in_limbo else bookie.owed & ~bookie.held
+            denied = 0 if bookie.in_limbo else bookie.held_before & ~bookie.held
             view = BookieView(bookie.held, bookie.lac, stays, fault, denied)
             self._bookies[number] = view
             self._bookie_views[number] = self._number(view)

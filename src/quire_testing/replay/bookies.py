@@ -124,7 +124,7 @@ class Bookie:
         self.waiting: list[int] = []
         self.losses = 0
         self.lost: BookieState | None = None
-        self._owed = 0
+        self._held_before = 0
         self._damaged = 0
         self._answered_fence = False
         self.start(served=False)
@@ -213,7 +213,7 @@ class Bookie:
         self._network.doors.pop(self.name, None)
         if wiped:
             self.losses += 1
-            self._owed |= self._held()
+            self._held_before |= self._held()
             self.files.wipe()
         self.start(served=not named)
         if named:
@@ -315,7 +315,7 @@ class Bookie:
         lost = BookieState(
             fault=self.fault,
             losses=self.losses,
-            owed=self._owed,
+            held_before=self._held_before,
             unnamed=server.ledgers.limbo.nameless,
             looking=server.searching,
             asked=server.ledgers.limbo.has_settled(LEDGER),

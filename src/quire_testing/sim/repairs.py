@@ -176,8 +176,8 @@ class RepairPrograms:
         servers = [bookie.server for bookie in self._world.bookies.values() if bookie.lost]
         lost = [server.bookie_id for server in servers if server is not None]
         cluster = ClusterRepair(client, lost=lost)
-        debt = await cluster.look()
-        totals = await cluster.run(debt.to_repair)
+        found = await cluster.look()
+        totals = await cluster.run(found.to_repair)
         for ledger_id, ended in totals.ended.items():
             report = ended.report
             self._world.saw(f"a repair ends: {ended.outcome.value}")
@@ -192,7 +192,7 @@ class RepairPrograms:
         for ledger_id, error in totals.failed.items():
             self._world.saw(f"repair: {error.code}")
             self._world.say(name, f"cannot repair ledger {ledger_id}: {error.code}")
-        return " ".join(str(ledger_id) for ledger_id in sorted({*debt.debts, *debt.blocked}))
+        return " ".join(str(ledger_id) for ledger_id in sorted({*found.ledgers, *found.blocked}))
 
 
 def _by_bookie(record: LedgerMetadata) -> dict[BookieId, list[BookieStripes]]:

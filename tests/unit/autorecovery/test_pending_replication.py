@@ -68,14 +68,14 @@ async def is_marked_until_it_is_repaired(
     assert await marks_of(client, ledger_id) == [(MarkReason.HOLE, ANY_BOOKIE, EntryRange(0, 0))]
     assert await PendingReplication(client).mark() == 0, "it is marked already"
     assert await repaired(client, ledger_id) is RepairOutcome.INCOMPLETE
-    assert (await client.ledger_metadata(ledger_id)).owes_copies, (
+    assert (await client.ledger_metadata(ledger_id)).has_pending_replication, (
         "a bookie is away: nothing is known of its copies"
     )
     await cluster.start_bookie(away)
     assert await repaired(client, ledger_id) is RepairOutcome.WHOLE
     record = await client.ledger_metadata(ledger_id)
     assert {GUARANTEED, KEPT} <= {*record.custom}
-    assert not record.owes_copies
+    assert not record.has_pending_replication
     assert record.guaranteed
     assert await is_whole(client, ledger_id)
 
@@ -119,7 +119,7 @@ async def test_who_finds_it_closed_by_such_a_client_marks_it_too(tmp_path) -> No
         assert len(await marks_of(client, writer.ledger_id)) == 1
 
 
-async def test_nothing_is_marked_that_owes_nothing(cluster) -> None:
+async def test_nothing_is_marked_that_has_no_pending_replication(cluster) -> None:
     client = await cluster.client(CONFIG)
     async with await client.create_ledger(**SHAPE) as kept:
         await kept.append(b"on all three")

@@ -22,8 +22,8 @@ from quire.core.errors import RefusedError, WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
-from quire.core.repair.debt import DebtReason
 from quire.core.repair.effects import Loss, RepairOutcome
+from quire.core.repair.under_replication import UnderReplicationReason
 from quire.metadata.ledgers import ledger_key
 from support.small_cluster import SmallCluster, small_cluster
 
@@ -59,17 +59,17 @@ async def _replaced(tmp_path: Path) -> None:
         gone = await lose(cluster, "b1")
         before = {ledger: await client.ledger_metadata(ledger) for ledger in made}
         repair = ClusterRepair(client, lost=await checked_lost(client, [gone]))
-        debt = await repair.look()
+        found = await repair.look()
         touched = {ledger for ledger, record in before.items() if gone in named(record)}
-        assert touched == set(debt.debts)
+        assert touched == set(found.ledgers)
         wanted = sum(
             kind_count
-            for each in debt.debts.values()
+            for each in found.ledgers.values()
             for kind, kind_count in each.entries.items()
-            if kind.reason is DebtReason.GONE
+            if kind.reason is UnderReplicationReason.GONE
         )
-        assert debt.entries == wanted > 0
-        totals = await repair.run(debt.to_repair)
+        assert found.entries == wanted > 0
+        totals = await repair.run(found.to_repair)
         assert {end.outcome for end in totals.ended.values()} == {RepairOutcome.WHOLE}
         assert (totals.entries, totals.left, totals.failed) == (wanted, [], {})
         for ledger, record in before.items():
@@ -83,8 +83,8 @@ async def _replaced(tmp_path: Path) -> None:
             report = await client.verify_ledger(ledger)
             assert report.complete, report
         again = ClusterRepair(client, lost=[gone])
-        debt = await again.look()
-        assert (debt.debts, debt.blocked, debt.looked_at) == ({}, {}, len(made))
+        found = await again.look()
+        assert (found.ledgers, found.blocked, found.looked_at) == ({}, {}, len(made))
 
 
 async def test_a_bookie_that_is_gone_is_replaced_in_every_closed_ledger(tmp_path: Path) -> None:
@@ -99,12 +99,12 @@ async def test_holes_of_a_bookie_that_was_away_are_filled_and_leave_the_record(t
         ledger = await written(client)
         await cluster.start_bookie(name)
         repair = ClusterRepair(client)
-        debt = (await repair.look()).debts[ledger]
-        assert {(kind.reason, kind.copies_left, kind.bookie) for kind in debt.entries} == {
-            (DebtReason.HOLE, 2, away)
+        found = (await repair.look()).ledgers[ledger]
+        assert {(kind.reason, kind.copies_left, kind.bookie) for kind in found.entries} == {
+            (UnderReplicationReason.HOLE, 2, away)
         }
-        assert debt.copyable == COUNT
-        totals = await repair.run([debt])
+        assert found.copyable == COUNT
+        totals = await repair.run([found])
         assert (totals.entries, totals.left) == (COUNT, [])
         record, notes, _ = await client.ledger_store.read_with_notes(ledger)
         assert notes.holes == ()
@@ -245,13 +245,13 @@ async def test_a_record_without_password_or_sense_does_not_hold_up_others(tmp_pa
         await client.ledger_store.write(old, version)
         gone = await lose(cluster, "b1")
         repair = ClusterRepair(client, lost=[gone])
-        debt = await repair.look()
-        assert sorted(debt.blocked) == [spoilt, plain]
-        assert f"ledger {spoilt}" in debt.blocked[spoilt].message
-        assert isinstance(debt.blocked[plain], WrongPasswordError)
-        assert "give the ledger's password" in debt.blocked[plain].message
-        assert set(debt.debts) <= {other}
-        await repair.run(debt.to_repair)
+        found = await repair.look()
+        assert sorted(found.blocked) == [spoilt, plain]
+        assert f"ledger {spoilt}" in found.blocked[spoilt].message
+        assert isinstance(found.blocked[plain], WrongPasswordError)
+        assert "give the ledger's password" in found.blocked[plain].message
+        assert set(found.ledgers) <= {other}
+        await repair.run(found.to_repair)
         assert gone not in named(await client.ledger_metadata(other))
 
 

@@ -118,7 +118,7 @@ async def _replaced(tmp_path: Path, mode: str, shape: dict[str, int]) -> None:
         before = await stream.show()
         repair = ClusterRepair(client, lost=[gone])
         found = await repair.look()
-        assert set(found.debts) == {before.ledger_id}
+        assert set(found.ledgers) == {before.ledger_id}
         totals = await repair.run(found.to_repair)
         assert [ended.outcome for ended in totals.ended.values()] == [RepairOutcome.WHOLE]
         after = await stream.show()
@@ -161,7 +161,7 @@ async def _replaced(tmp_path: Path, mode: str, shape: dict[str, int]) -> None:
         assert (report.good, report.different, report.lost) == (True, [], [])
         assert {hole.bookie for hole in report.holes} == {second}, "nothing else is missing"
         again = ClusterRepair(client, lost=[gone])
-        assert (await again.look()).debts.keys() <= {before.ledger_id}
+        assert (await again.look()).ledgers.keys() <= {before.ledger_id}
 
 
 @BOTH

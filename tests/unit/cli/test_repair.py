@@ -1,4 +1,4 @@
-"""`quire ledger repair`, `cluster repair`, `cluster debt` and `ledger verify --all` against real bookie processes."""
+"""`quire ledger repair`, `cluster repair`, `cluster under-replication` and `ledger verify --all` against real bookie processes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,10 +46,11 @@ def test_who_has_no_name_is_known_by_number(monkeypatch: pytest.MonkeyPatch) -> 
     assert who() == "user 1234"
 
 
-def test_a_healthy_cluster_has_no_debt(quire: Quire) -> None:
+def test_a_healthy_cluster_has_no_missing_copies(quire: Quire) -> None:
     ledger = written(quire)
-    assert "No copy is missing" in quire("cluster", "debt").stderr
-    assert quire("cluster", "debt", "--json").stdout == ""
+    assert "No copy is missing" in quire("cluster", "under-replication").stderr
+    assert quire("cluster", "under-replication", "--json").stdout == ""
+    assert quire("cluster", "debt", "--json").stdout == "", "the name of before still works"
     (plan, end) = objects(quire("cluster", "repair", "--json"))
     assert (plan["ledgers"], plan["entries"], plan["blocked"]) == (0, 0, {})
     assert (end["entries"], end["left"]) == (0, {})
@@ -86,13 +87,13 @@ def test_a_bookie_that_is_gone_is_counted_planned_for_and_replaced(
     whole, halved = on(quire, gone), on(quire, gone, *STRIPED)
     cluster.kill(3)
 
-    rows = objects(quire("cluster", "debt", "--json", code=5))
+    rows = objects(quire("cluster", "under-replication", "--json", code=5))
     found = {(row["reason"], row["copies_left"]): row for row in rows}
     assert found["gone", 2]["entries"] >= 200
     assert found["gone", 2]["bookies"] == [gone.id]
     assert found["gone only", 0]["entries"] == 100
     assert f"--bookie {gone.id}" in found["gone", 2]["needs"]
-    assert "gone only" in quire("cluster", "debt", code=5).stdout
+    assert "gone only" in quire("cluster", "under-replication", code=5).stdout
 
     # It is only down until a person says that it is gone.
     assert objects(quire("cluster", "repair", "--dry-run", "--json"))[0]["entries"] == 0

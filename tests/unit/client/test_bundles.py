@@ -75,7 +75,7 @@ async def writers(directory, sent, count=2, config=NO_REST, **quorums):
         ledgers = [await client.create_ledger(**quorums) for _ in range(count)]
         for ledger in ledgers:
             assert await ledger.append(b"0") == 0
-        await until_async(lambda: not any(ledger._outgoing.owed for ledger in ledgers))
+        await until_async(lambda: not any(ledger._outgoing.is_unacknowledged for ledger in ledgers))
         sent.requests.clear()
         yield cluster, sorted(cluster.servers), ledgers
 
@@ -218,7 +218,7 @@ async def test_beside_a_bookie_without_bundles_all_get_plain_adds(sent, cluster)
     client = await cluster.client(ClientConfig(protocol_of=((at, "v3"),)))
     ledgers = [await client.create_ledger() for _ in range(2)]
     await acknowledged(ledgers, 0)
-    await until_async(lambda: not any(ledger._outgoing.owed for ledger in ledgers))
+    await until_async(lambda: not any(ledger._outgoing.is_unacknowledged for ledger in ledgers))
     sent.requests.clear()
     await acknowledged(ledgers)
     assert sorted(sent.requests, key=str) == sorted(
@@ -266,7 +266,7 @@ async def test_a_bookie_that_does_not_read_counts_against_the_windows(tmp_path, 
         assert ledgers[0]._context.bookies.anything_unsent
         stopped.resume_writing()
         await until_async(lambda: not any(ledger.held_bytes for ledger in ledgers))
-        await until_async(lambda: not any(ledger._outgoing.owed for ledger in ledgers))
+        await until_async(lambda: not any(ledger._outgoing.is_unacknowledged for ledger in ledgers))
 
 
 async def test_a_bookie_that_does_not_keep_up_is_given_up_by_all_writers_of_its_frames(tmp_path, sent):

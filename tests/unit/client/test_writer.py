@@ -218,7 +218,7 @@ async def test_a_writer_that_rests_keeps_no_places_and_goes_on_with_new_ones():
         assert 4 not in c.bookies.entries["b1"]
 
 
-async def test_a_writer_does_not_rest_while_a_bookie_owes_it_an_answer(c):
+async def test_a_writer_does_not_rest_while_a_bookie_has_not_answered(c):
     async with await c.writer() as ledger:
         c.bookies.set("b3", "stopped")
         await ledger.append(b"x")

@@ -26,7 +26,7 @@ def said(machine: FlushMachine) -> list[object]:
     return list(out)
 
 
-def test_nothing_is_waited_for_where_nothing_is_owed() -> None:
+def test_nothing_is_waited_for_where_everything_is_acknowledged() -> None:
     machine = FlushMachine(9, [copies(0, (10, 12))], 0, latest_ms=LATEST)
     assert said(machine) == [Flushed()], "entries above the LAC were promised to nobody"
     assert machine.holes == ()
@@ -61,7 +61,7 @@ def test_a_bookie_that_answers_single_entries_is_waited_for() -> None:
     machine.moved(1, 900)
     machine.timer_fired(1_000)
     assert machine.status is FlushStatus.WAITING
-    machine.moved(0, 1_500)  # it owes nothing
+    machine.moved(0, 1_500)  # it has acknowledged everything
     machine.timer_fired(1_900)
     assert BookieGivenUp(1, BookieId("b1")) in said(machine)
 
@@ -112,22 +112,22 @@ STEPS = st.lists(
 
 
 @given(
-    owed=st.lists(st.frozensets(st.integers(0, 9), max_size=10), min_size=3, max_size=3),
+    sent=st.lists(st.frozensets(st.integers(0, 9), max_size=10), min_size=3, max_size=3),
     lac=st.integers(-1, 45),
     steps=STEPS,
 )
 def test_what_is_not_acknowledged_is_a_hole_and_nothing_else_is(
-    owed: list[frozenset[int]], lac: int, steps: list[tuple[str, int, int, int]]
+    sent: list[frozenset[int]], lac: int, steps: list[tuple[str, int, int, int]]
 ) -> None:
     """Runs of four entries, in any order of answers, failures and time; in the end somebody's patience is over."""
     given_out = [
-        copies(slot, *((4 * run, 4 * run + 3) for run in sorted(runs))) for slot, runs in enumerate(owed)
+        copies(slot, *((4 * run, 4 * run + 3) for run in sorted(runs))) for slot, runs in enumerate(sent)
     ]
     machine, now_ms, at_ms = FlushMachine(lac, given_out, 0, latest_ms=LATEST), 0, 0
     acked: set[tuple[int, int]] = set()
     flushed = 0
     for word, slot, run, wait_ms in [*steps, *[("wait", 0, 0, 2 * LATEST)] * 5]:
-        if word == "ack" and slot in machine._owing and run in owed[slot]:
+        if word == "ack" and slot in machine._unacknowledged and run in sent[slot]:
             machine.acked(slot, 4 * run, now_ms)
             acked.add((slot, run))
         elif word == "fail":
@@ -148,7 +148,7 @@ def test_what_is_not_acknowledged_is_a_hole_and_nothing_else_is(
     assert (flushed, now_ms <= LATEST) == (1, True)
     missing = {
         (slot, entry)
-        for slot, runs in enumerate(owed)
+        for slot, runs in enumerate(sent)
         for run in runs
         for entry in range(4 * run, min(4 * run + 3, lac) + 1)
         if (slot, run) not in acked

@@ -19,10 +19,10 @@ from quire.core.ledger.metadata import DigestType, Fragment, LedgerMetadata, new
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.replica import ReplicaList
 from quire.core.ledger.stripes import HeldInterval
-from quire.core.repair.debt import ledger_debt
 from quire.core.repair.effects import CopyRange, ReadRecord, RepairEffect, RepairOutcome
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.repair.rules import RULES
+from quire.core.repair.under_replication import under_replication_of
 from support.repaired_ledger import RepairedLedger
 
 B = [BookieId(f"b{number}") for number in range(6)]
@@ -137,8 +137,10 @@ def test_an_entry_of_which_only_another_terms_is_there_is_lost() -> None:
     for bookie in B[:3]:
         world.values[bookie].discard((3, 2))
         world.values[bookie].add((3, 1))
-    debt = ledger_debt(record, world.notes, {bookie: world.listed(bookie) for bookie in B[:3]}, [])
-    assert [(each.first, each.last) for each in debt.lost] == [(3, 3)]
+    lacking = under_replication_of(
+        record, world.notes, {bookie: world.listed(bookie) for bookie in B[:3]}, []
+    )
+    assert [(each.first, each.last) for each in lacking.lost] == [(3, 3)]
     ended = world.run(RepairMachine([], []))
     assert ended.outcome is RepairOutcome.QUIET
     assert [(each.first, each.last) for each in ended.report.lost] == [(3, 3)]

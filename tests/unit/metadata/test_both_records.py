@@ -62,7 +62,7 @@ async def test_what_has_a_record_is_known_by_its_id() -> None:
 
 
 async def test_a_value_that_is_damaged_in_the_store_hides_no_other(tmp_path: Path) -> None:
-    """Reading such a value raises, which ended every audit, `quire cluster debt` and the search for lost ledgers."""
+    """Reading such a value raises, which ended every audit, `quire cluster under-replication` and the search for lost ledgers."""
     path = tmp_path / "metadata.db"
     async with await SqliteStore.open(path, create=True) as store:
         records = BothRecords(store)

@@ -17,7 +17,7 @@ from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.console.options import TIMEOUT_MAX, ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.console.output import Output, counted
 from quire.cli.ledger.ledger_show import DAMAGED, every_ledger
-from quire.cli.ledger.repair import debt, repair_cluster
+from quire.cli.ledger.repair import repair_cluster, under_replication
 from quire.core.errors import AlreadyExistsError, NoClusterError, QuireError
 
 if TYPE_CHECKING:
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from quire.metadata.store import MetadataStore
 
 app = typer.Typer(
-    help="The cluster as a whole: status, health, bookies, debt, repair, repairs, autorecovery, lost-delay, orphans, "
+    help="The cluster as a whole: status, health, bookies, under-replication, repair, repairs, autorecovery, lost-delay, orphans, "
     "accept-store."
 )
-app.command("debt")(debt)
+app.command("under-replication")(under_replication)
+app.command("debt", hidden=True)(under_replication)
 app.command("repair")(repair_cluster)
 app.command("repairs")(autorecovery.repairs)
 app.add_typer(autorecovery.app, name="autorecovery")

@@ -86,7 +86,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "cluster bookies": ("quire cluster bookies", "quire cluster bookies --json | jq .version"),
     "cluster status": ("quire cluster status", "quire --cluster production cluster status"),
     "cluster health": ("quire cluster health || page-somebody", "quire cluster health --json --timeout 2"),
-    "cluster debt": ("quire cluster debt", "quire cluster debt --json | jq .entries"),
+    "cluster under-replication": (
+        "quire cluster under-replication",
+        "quire cluster under-replication --json | jq .entries",
+    ),
     "cluster repairs": ("quire cluster repairs", "quire cluster repairs --json | tail -1 | jq .estimate_s"),
     "cluster autorecovery on": ("quire cluster autorecovery on",),
     "cluster autorecovery off": ("quire cluster autorecovery off",),

@@ -230,7 +230,7 @@ def guarantee_text(record: LedgerMetadata, standing: dict[str, str]) -> str:
             f", its write quorum is guaranteed, and {', '.join(away)} is not there: start it, or waive the guarantee, "
             "`quire ledger recover --at ack-quorum`"
         )
-    if record.guaranteed and record.owes_copies:
+    if record.guaranteed and record.has_pending_replication:
         return ", its write quorum is guaranteed, and the client that closed it did not know that: run `quire ledger repair`"
     if record.guaranteed:
         return ", its write quorum is guaranteed"

@@ -1,4 +1,4 @@
-"""`quire ledger repair`, `quire cluster repair` and `quire cluster debt`: what copies are missing, and putting them back."""
+"""`quire ledger repair`, `quire cluster repair` and `quire cluster under-replication`: what copies are missing, and putting them back."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from quire.cli.console.output import Output, counted
 from quire.cli.ledger.repair_show import (
     MB,
     RATE_MAX,
-    debt_rows,
     note_blocked,
     show_end,
     show_plan,
     show_plan_of_one,
     show_totals,
     shown,
+    under_replication_rows,
 )
 from quire.core.errors import MisuseError, RefusedError
 from quire.env.numbers import number_of
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from quire.autorecovery.repair import ClusterRepair, RepairTotals
     from quire.client.client import Client
-    from quire.core.repair.debt import LedgerDebt
     from quire.core.repair.effects import Loss
+    from quire.core.repair.under_replication import UnderReplicatedLedger
 
 _TICK_S: Final = 0.2
 
@@ -148,13 +148,13 @@ def repair_one(
             found = await looking.look([ledger_id])
             for error in found.blocked.values():
                 raise error
-            debt = found.debts.get(ledger_id)
-            if dry_run or debt is None:
-                return show_plan_of_one(out, ledger_id, debt)
-            word = None if accepted is None else _word_of(client, debt, accepted)
+            lacking = found.ledgers.get(ledger_id)
+            if dry_run or lacking is None:
+                return show_plan_of_one(out, ledger_id, lacking)
+            word = None if accepted is None else _word_of(client, lacking, accepted)
             repair = ClusterRepair(client, lost=lost, password=key, accepted=word)
             with out.progress(f"repairing ledger {ledger_id}", None, "bytes") as progress:
-                totals = await _watched(repair, [debt], progress)
+                totals = await _watched(repair, [lacking], progress)
         for error in totals.failed.values():
             raise error
         return show_end(out, ledger_id, totals)
@@ -201,7 +201,7 @@ def repair_cluster(
     _end(run(work()))
 
 
-def debt(
+def under_replication(
     cluster: ClusterOption = None, password: RepairPasswordOption = None, as_json: JsonOption = False
 ) -> None:
     """Count the copies that are missing in the cluster, by reason and by how many copies are left, and what each needs.
@@ -221,7 +221,7 @@ def debt(
             )
             with out.progress("looking at ledgers", None, "ledgers") as progress:
                 found = await looking.look(seen=lambda _: progress.advance(1))
-        rows = debt_rows(found)
+        rows = under_replication_rows(found)
         columns = ("reason", "copies_left", "entries", "size", "ledgers", "needs")
         if rows or as_json:
             out.rows("", columns, rows if as_json else [shown(row) for row in rows])
@@ -233,7 +233,9 @@ def debt(
     _end(run(work()))
 
 
-async def _watched(repair: ClusterRepair, debts: Iterable[LedgerDebt], progress: Any) -> RepairTotals:
+async def _watched(
+    repair: ClusterRepair, ledgers: Iterable[UnderReplicatedLedger], progress: Any
+) -> RepairTotals:
     """Repair, and show how far the copies are while it lasts."""
 
     async def show() -> None:
@@ -245,7 +247,7 @@ async def _watched(repair: ClusterRepair, debts: Iterable[LedgerDebt], progress:
 
     showing = asyncio.create_task(show())
     try:
-        return await repair.run(debts)
+        return await repair.run(ledgers)
     finally:
         showing.cancel()
 
@@ -286,7 +288,9 @@ def _accepted_ranges(file: Path) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
-def _word_of(client: Client, debt: LedgerDebt, accepted: dict[int, list[tuple[int, int]]]) -> Loss:
+def _word_of(
+    client: Client, lacking: UnderReplicatedLedger, accepted: dict[int, list[tuple[int, int]]]
+) -> Loss:
     """The acceptance of a ledger's loss.
 
     Raises:
@@ -295,13 +299,13 @@ def _word_of(client: Client, debt: LedgerDebt, accepted: dict[int, list[tuple[in
     from quire.core.ledger.notes import EntryRange
     from quire.core.repair.effects import Loss
 
-    ranges = accepted.get(debt.ledger_id, [])
-    for each in debt.gone_only:
+    ranges = accepted.get(lacking.ledger_id, [])
+    for each in lacking.gone_only:
         if not any(first <= each.first and each.last <= last for first, last in ranges):
             raise RefusedError(
-                f"ledger {debt.ledger_id}: entries {each.first}..{each.last} may be lost too, and the file does not name "
+                f"ledger {lacking.ledger_id}: entries {each.first}..{each.last} may be lost too, and the file does not name "
                 "them: look at `--dry-run` again",
-                ledger_id=debt.ledger_id,
+                ledger_id=lacking.ledger_id,
             )
     named = tuple(EntryRange(first, last) for first, last in ranges)
     return Loss(client.clock.wall_ms(), who(), named)

@@ -1,4 +1,4 @@
-"""What is shown of missing copies and of repairs: plans, ends, and what each kind of debt needs."""
+"""What is shown of missing copies and of repairs: plans, ends, and what each kind of under-replication needs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from quire.cli.console.output import Output, counted, human_bytes, human_duratio
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from quire.autorecovery.repair import ClusterDebt, RepairTotals
+    from quire.autorecovery.repair import RepairTotals, UnderReplication
     from quire.core.ledger.notes import EntryRange
-    from quire.core.repair.debt import DebtReason, LedgerDebt
     from quire.core.repair.effects import RepairEnded
+    from quire.core.repair.under_replication import UnderReplicatedLedger, UnderReplicationReason
 
 MB: Final = 1_000_000
 RATE_MAX: Final = 1_000_000
@@ -22,10 +22,10 @@ LISTED_MAX: Final = 20
 """Most ledgers that cannot be repaired that are shown, with their reasons; JSON has all."""
 
 
-def debt_rows(found: ClusterDebt) -> list[dict[str, Any]]:
+def under_replication_rows(found: UnderReplication) -> list[dict[str, Any]]:
     """A row for each reason and number of copies left, the fewest copies first."""
-    rows: dict[tuple[int, DebtReason], dict[str, Any]] = {}
-    for ledger_id, one in found.debts.items():
+    rows: dict[tuple[int, UnderReplicationReason], dict[str, Any]] = {}
+    for ledger_id, one in found.ledgers.items():
         for kind, entries in one.entries.items():
             row = rows.setdefault(
                 (kind.copies_left, kind.reason),
@@ -49,31 +49,31 @@ def debt_rows(found: ClusterDebt) -> list[dict[str, Any]]:
     ]
 
 
-def _needs(reason: DebtReason, bookies: list[str]) -> str:
-    from quire.core.repair.debt import DebtReason
+def _needs(reason: UnderReplicationReason, bookies: list[str]) -> str:
+    from quire.core.repair.under_replication import UnderReplicationReason
 
     match reason:
-        case DebtReason.GONE:
+        case UnderReplicationReason.GONE:
             named = " ".join(f"--bookie {bookie}" for bookie in bookies[:3])
             return f"start {', '.join(bookies[:3])} again, or `quire cluster repair {named}`"
-        case DebtReason.LOST:
+        case UnderReplicationReason.LOST:
             return "nothing can be copied: every bookie says that it has none, or has it damaged"
-        case DebtReason.GONE_ONLY:
+        case UnderReplicationReason.GONE_ONLY:
             return "start the bookies again; `quire ledger repair --accept-loss` goes on without the entries"
-        case DebtReason.NO_RESPONSE:
+        case UnderReplicationReason.NO_RESPONSE:
             return "bookies that did not respond: `quire cluster bookies`"
     return "`quire cluster repair`"
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of debt as people read it."""
+    """A row of under-replication as people read it."""
     return row | {"entries": f"{row['entries']:,}", "size": f"about {human_bytes(row['bytes'])}"}
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
-def show_plan(out: Output, found: ClusterDebt, rate: float | None) -> None:
+def show_plan(out: Output, found: UnderReplication, rate: float | None) -> None:
     """Print what is to be repaired."""
     ledgers = len(found.to_repair)
     text = (
@@ -88,14 +88,14 @@ def show_plan(out: Output, found: ClusterDebt, rate: float | None) -> None:
         "ledgers": ledgers,
         "entries": found.entries,
         "bytes": found.bytes,
-        "debt": debt_rows(found),
+        "debt": under_replication_rows(found),
         "blocked": {str(ledger): error.message for ledger, error in found.blocked.items()},
     }
     out.result(facts, text + ".")
     note_blocked(out, found)
 
 
-def note_blocked(out: Output, found: ClusterDebt) -> None:
+def note_blocked(out: Output, found: UnderReplication) -> None:
     """Name the ledgers that could not be looked at."""
     for error in list(found.blocked.values())[:LISTED_MAX]:
         out.note(f"not looked at: {error.message}")
@@ -103,9 +103,9 @@ def note_blocked(out: Output, found: ClusterDebt) -> None:
         out.note(f"{len(found.blocked) - LISTED_MAX:,} more could not be looked at: --json lists all")
 
 
-def show_plan_of_one(out: Output, ledger_id: int, debt: LedgerDebt | None) -> int:
+def show_plan_of_one(out: Output, ledger_id: int, lacking: UnderReplicatedLedger | None) -> int:
     """Print what one ledger lacks; returns the exit code."""
-    if debt is None:
+    if lacking is None:
         out.result(
             {"ledger_id": ledger_id, "outcome": "whole", "entries": 0},
             f"Ledger {ledger_id}: no copy is missing.",
@@ -114,8 +114,8 @@ def show_plan_of_one(out: Output, ledger_id: int, debt: LedgerDebt | None) -> in
     facts: dict[str, Any] = {
         "ledger_id": ledger_id,
         "plan": True,
-        "entries": debt.copyable,
-        "bytes": debt.copyable * debt.entry_bytes,
+        "entries": lacking.copyable,
+        "bytes": lacking.copyable * lacking.entry_bytes,
         "debt": [
             {
                 "reason": kind.reason.value,
@@ -123,26 +123,30 @@ def show_plan_of_one(out: Output, ledger_id: int, debt: LedgerDebt | None) -> in
                 "bookie": kind.bookie,
                 "entries": count,
             }
-            for kind, count in debt.entries.items()
+            for kind, count in lacking.entries.items()
         ],
-        "gone": debt.lost_bookies,
-        "limbo": debt.limbo,
-        "undecided": debt.undecided,
-        "silent": {bookie: answer.name.lower() for bookie, answer in debt.silent.items()},
-        **_ranges_of(debt),
+        "gone": lacking.lost_bookies,
+        "limbo": lacking.limbo,
+        "undecided": lacking.undecided,
+        "silent": {bookie: answer.name.lower() for bookie, answer in lacking.silent.items()},
+        **_ranges_of(lacking),
     }
-    size = human_bytes(debt.copyable * debt.entry_bytes)
-    lines = [f"Ledger {ledger_id}: {counted(debt.copyable, 'entry')} to copy, about {size}."]
+    size = human_bytes(lacking.copyable * lacking.entry_bytes)
+    lines = [f"Ledger {ledger_id}: {counted(lacking.copyable, 'entry')} to copy, about {size}."]
     lines += [
         f"  {kind.bookie} ({kind.reason.value}): {counted(count, 'entry')}, {counted(kind.copies_left, 'copy', 'copies')} left"
-        for kind, count in debt.entries.items()
+        for kind, count in lacking.entries.items()
         if kind.bookie
     ]
-    lines += [f"  {bookie} did not list its entries: {answer.name}" for bookie, answer in debt.silent.items()]
-    lines += [f"  {bookie} is in limbo" for bookie in debt.limbo]
+    lines += [
+        f"  {bookie} did not list its entries: {answer.name}" for bookie, answer in lacking.silent.items()
+    ]
+    lines += [f"  {bookie} is in limbo" for bookie in lacking.limbo]
     out.result(
         facts,
-        "\n".join([*lines, *_loss_lines(ledger_id, debt), *_undecided_lines(ledger_id, debt.undecided)]),
+        "\n".join(
+            [*lines, *_loss_lines(ledger_id, lacking), *_undecided_lines(ledger_id, lacking.undecided)]
+        ),
     )
     return 0
 
@@ -221,7 +225,7 @@ def _ranges_of(what: Any) -> dict[str, list[dict[str, int]]]:
     }
 
 
-def show_totals(out: Output, found: ClusterDebt, totals: RepairTotals) -> int:
+def show_totals(out: Output, found: UnderReplication, totals: RepairTotals) -> int:
     """Print how the repair of a cluster ended; returns the exit code."""
     outcomes = sorted(end.outcome.value for end in totals.ended.values())
     counts = {name: outcomes.count(name) for name in dict.fromkeys(outcomes)}
@@ -244,7 +248,9 @@ def show_totals(out: Output, found: ClusterDebt, totals: RepairTotals) -> int:
         lines.append(f"  {len(left) - LISTED_MAX:,} more: --json lists all")
     for name, what in (("lost", "are lost"), ("gone_only", "may be on lost bookies only")):
         if facts[name]:
-            lines.append(f"  {counted(int(str(facts[name])), 'entry')} {what}: `quire cluster debt`")
+            lines.append(
+                f"  {counted(int(str(facts[name])), 'entry')} {what}: `quire cluster under-replication`"
+            )
     out.result(facts, "\n".join(lines))
     if left:
         return EXIT_FAILED

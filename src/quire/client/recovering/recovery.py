@@ -23,7 +23,7 @@ from quire.client.bookies.bookies import AddSink
 from quire.client.context import ClientContext
 from quire.client.reading.range_read import RangeRead, ReadSettings, open_runs
 from quire.client.recovering.copying import Copies, copies
-from quire.client.recovering.owed_copies import mark_closed
+from quire.client.recovering.pending_replication import mark_closed
 from quire.client.recovering.recovery_failures import is_final, not_recovered
 from quire.client.reused import reused_id
 from quire.core.answers import Answer

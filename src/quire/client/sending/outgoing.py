@@ -337,7 +337,7 @@ class Outgoing:
         )
 
     @property
-    def owed(self) -> bool:
+    def is_unacknowledged(self) -> bool:
         """Whether a bookie has not acknowledged something that it was sent."""
         bundle = self._bundle
         return (bundle is not None and bundle.together and not bundle.is_complete) or any(

@@ -272,12 +272,12 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         if self._record.only_fences:
             self._spawn(self._replace_late(effect))
 
-    def _owed(self, effect: SendRecoveryAdds) -> list[object]:
+    def _unacknowledged_of(self, effect: SendRecoveryAdds) -> list[object]:
         """The tags of what a bookie has not acknowledged of its entries, while it is waited for."""
         slot, bookie, change = effect.slot, effect.bookie, self._recovery.back.change
         if slot not in change.live or change.ensemble[slot] != bookie:
             return []
-        runs = [tag for tag, owed in self._unacknowledged.items() if owed and isinstance(tag, tuple)]
+        runs = [tag for tag, sent in self._unacknowledged.items() if sent and isinstance(tag, tuple)]
         return [tag for tag in runs if tag[:2] == (slot, bookie) and effect.first <= tag[2] <= effect.last]
 
     async def _replace_late(self, effect: SendRecoveryAdds) -> Callable[[], None]:
@@ -285,10 +285,10 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         bookie, fencing, back = effect.bookie, self._fencing, self._recovery.back
         await asyncio.sleep(self._late_after_ms() / 1000)
         try:
-            while owed := self._owed(effect):
+            while tags := self._unacknowledged_of(effect):
                 spares = {*self._bookies.writable(needs_of(self._record.terms))}
                 if spares - {*back.change.ensemble, *back.failed}:
-                    for tag in owed:
+                    for tag in tags:
                         self.add_answered(tag, Answer.TIMED_OUT)
                     break
                 fencing.late.add(bookie)

@@ -25,7 +25,7 @@ from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.leaving import finished, read, warn
-from quire.client.recovering.owed_copies import mark_closed
+from quire.client.recovering.pending_replication import mark_closed
 from quire.client.sending.bundles import HeldRun, SlotConnection
 from quire.client.sending.lac_sending import LacNews
 from quire.client.sending.outgoing import ByteWindow, Outgoing, sealer_of
@@ -1072,7 +1072,7 @@ class WriterEffects:
 
         Who closes does not wait for what every bookie was sent: the client does, when it is closed.
         """
-        if self.flush is None and self.outgoing.owed:
+        if self.flush is None and self.outgoing.is_unacknowledged:
             self.begin_flush()
         flush = self.flush
         if flush is not None and not flush.done:

@@ -94,14 +94,14 @@ class FlushMachine:
         latest_ms: how long the whole of it may take from now on.
     """
 
-    __slots__ = ("_due_ms", "_lac", "_latest_ms", "_owing", "_timer_at_ms", "holes", "out", "status")
+    __slots__ = ("_due_ms", "_lac", "_latest_ms", "_timer_at_ms", "_unacknowledged", "holes", "out", "status")
 
     def __init__(
         self, lac: int, copies: Iterable[UnacknowledgedCopies], now_ms: int, *, latest_ms: int
     ) -> None:
         self._lac = lac
         self._latest_ms = now_ms + latest_ms
-        self._owing: dict[int, tuple[UnacknowledgedCopies, dict[int, tuple[int, int]]]] = {}
+        self._unacknowledged: dict[int, tuple[UnacknowledgedCopies, dict[int, tuple[int, int]]]] = {}
         self._due_ms: dict[int, int] = {}
         self._timer_at_ms: int | None = None
         self.holes: tuple[Hole, ...] = ()
@@ -110,7 +110,7 @@ class FlushMachine:
         for each in copies:
             runs = {number: run for number, run in each.runs.items() if run[0] <= lac}
             if runs:
-                self._owing[each.slot] = each, runs
+                self._unacknowledged[each.slot] = each, runs
                 self._due_ms[each.slot] = each.since_ms + each.patience_ms
         self._look(now_ms)
 
@@ -120,14 +120,14 @@ class FlushMachine:
         Effects:
             Flushed, if it was the last one outstanding.
         """
-        if not FLUSH_TABLE.acts["acked"][self.status] or slot not in self._owing:
+        if not FLUSH_TABLE.acts["acked"][self.status] or slot not in self._unacknowledged:
             return
-        each, runs = self._owing[slot]
+        each, runs = self._unacknowledged[slot]
         if runs.pop(run, None) is None:
             return
         self._due_ms[slot] = now_ms + each.patience_ms
         if not runs:
-            del self._owing[slot], self._due_ms[slot]
+            del self._unacknowledged[slot], self._due_ms[slot]
         self._look(now_ms)
 
     def failed(self, slot: int, now_ms: int) -> None:
@@ -136,14 +136,14 @@ class FlushMachine:
         Effects:
             BookieGivenUp; Flushed, if nothing else is outstanding.
         """
-        if FLUSH_TABLE.acts["failed"][self.status] and slot in self._owing:
+        if FLUSH_TABLE.acts["failed"][self.status] and slot in self._unacknowledged:
             self._due_ms[slot] = now_ms
             self._look(now_ms)
 
     def moved(self, slot: int, now_ms: int) -> None:
         """A bookie has answered some entries, and no run wholly."""
-        if FLUSH_TABLE.acts["moved"][self.status] and slot in self._owing:
-            self._due_ms[slot] = now_ms + self._owing[slot][0].patience_ms
+        if FLUSH_TABLE.acts["moved"][self.status] and slot in self._unacknowledged:
+            self._due_ms[slot] = now_ms + self._unacknowledged[slot][0].patience_ms
 
     def timer_fired(self, now_ms: int) -> None:
         """The time of SetTimer has come.
@@ -168,11 +168,11 @@ class FlushMachine:
     def _look(self, now_ms: int) -> None:
         for slot, due_ms in list(self._due_ms.items()):
             if min(due_ms, self._latest_ms) <= now_ms:
-                each, runs = self._owing.pop(slot)
+                each, runs = self._unacknowledged.pop(slot)
                 del self._due_ms[slot]
                 self.holes += holes_of_runs(slot, each.bookie, runs.values(), self._lac)
                 self.out.append(BookieGivenUp(slot, each.bookie))
-        if not self._owing:
+        if not self._unacknowledged:
             self.status = FLUSH_TABLE.moved[self.status, FlushStatus.DONE]
             self._timer_at_ms = None
             self.out.append(Flushed())
@@ -184,9 +184,11 @@ class FlushMachine:
 
     def check(self) -> None:
         """Assert what must hold between any two inputs."""
-        assert self._owing.keys() == self._due_ms.keys()
+        assert self._unacknowledged.keys() == self._due_ms.keys()
         done = self.status is FlushStatus.DONE
-        assert done == (not self._owing), "done when no bookie is waited for"
-        assert all(runs for _, runs in self._owing.values()), "a bookie that owes nothing is not waited for"
+        assert done == (not self._unacknowledged), "done when no bookie is waited for"
+        assert all(runs for _, runs in self._unacknowledged.values()), (
+            "a bookie that acknowledged everything is not waited for"
+        )
         assert done or self._timer_at_ms is not None, "a bookie's patience ends at a time that is known"
         assert all(hole.first <= hole.last <= self._lac for hole in self.holes)

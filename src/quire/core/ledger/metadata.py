@@ -225,7 +225,7 @@ class LedgerMetadata:
         return GUARANTEED in self.custom
 
     @property
-    def owes_copies(self) -> bool:
+    def has_pending_replication(self) -> bool:
         """Whether entries of this closed ledger may be below a write quorum that is guaranteed, or was."""
         return self.last_entry != NO_ENTRY and is_unkept(self.custom)
 

@@ -36,8 +36,8 @@ def with_replacements(record: LedgerMetadata, ready: Iterable[SlotReplacement]) 
 
 
 def with_guarantee_kept(record: LedgerMetadata, whole: Collection[BookieId]) -> LedgerMetadata:
-    """The record, which says so if it owed copies and all bookies that it gives entries to are whole now."""
-    if not record.owes_copies:
+    """The record, which says so if its replication was pending and all bookies that it gives entries to are whole now."""
+    if not record.has_pending_replication:
         return record
     for index, fragment in enumerate(record.fragments):
         last = record.last_entry_of_fragment(index)

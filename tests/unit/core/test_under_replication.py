@@ -15,7 +15,11 @@ from quire.core.ledger.notes import NO_NOTES, BookieHoles, EntryRange, LedgerNot
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.replica import ReplicaList
 from quire.core.ledger.stripes import HeldInterval
-from quire.core.repair.debt import DebtKind, DebtReason, ledger_debt
+from quire.core.repair.under_replication import (
+    UnderReplicationKind,
+    UnderReplicationReason,
+    under_replication_of,
+)
 
 BOOKIES = [BookieId(f"b{number}") for number in range(6)]
 
@@ -48,21 +52,25 @@ def test_every_missing_copy_is_counted_once(quorums, last, data):
         for bookie in BOOKIES[:size]
         if bookie not in gone
     }
-    debt = ledger_debt(record, NO_NOTES, {b: listed(some) for b, some in holds.items()}, gone)
+    lacking = under_replication_of(record, NO_NOTES, {b: listed(some) for b, some in holds.items()}, gone)
     wanted = Counter()
     for entry in range(last + 1):
         members = [BOOKIES[slot] for slot in write_set(entry, size, write_quorum)]
         holders = {bookie for bookie, some in holds.items() if entry in some}
         for member in members:
             if member not in holders and holders:
-                reason = DebtReason.GONE if member in gone else DebtReason.HOLE
-                wanted[DebtKind(reason, len(holders), member)] += 1
+                reason = UnderReplicationReason.GONE if member in gone else UnderReplicationReason.HOLE
+                wanted[UnderReplicationKind(reason, len(holders), member)] += 1
         if not holders:
             silent = any(member in gone for member in members)
-            wanted[DebtKind(DebtReason.GONE_ONLY if silent else DebtReason.LOST, 0)] += 1
-    assert {kind[0::2] for kind in debt.entries} == {kind[0::2] for kind in wanted}
+            wanted[
+                UnderReplicationKind(
+                    UnderReplicationReason.GONE_ONLY if silent else UnderReplicationReason.LOST, 0
+                )
+            ] += 1
+    assert {kind[0::2] for kind in lacking.entries} == {kind[0::2] for kind in wanted}
     by_bookie = Counter()
-    for kind, count in debt.entries.items():
+    for kind, count in lacking.entries.items():
         by_bookie[kind.reason, kind.bookie] += count
     exact = Counter()
     for kind, count in wanted.items():
@@ -70,52 +78,70 @@ def test_every_missing_copy_is_counted_once(quorums, last, data):
     assert by_bookie == exact
     # Of a piece, the fewest copies that one of its entries has are what counts.
     least = min((kind.copies_left for kind in wanted), default=0)
-    assert min((kind.copies_left for kind in debt.entries), default=0) <= least
-    assert set(debt.lost_bookies) == set(gone)
-    assert debt.is_complete == (not wanted and not gone)
+    assert min((kind.copies_left for kind in lacking.entries), default=0) <= least
+    assert set(lacking.lost_bookies) == set(gone)
+    assert lacking.is_complete == (not wanted and not gone)
 
 
 def test_what_a_bookie_lacks_is_named_by_what_it_says_of_itself():
     record = ledger(3, 3, 9)
     some, every = listed(range(5)), listed(range(10))
     for said, reason in (
-        (some, DebtReason.HOLE),
-        (replace(some, damaged=True), DebtReason.DAMAGED),
-        (replace(some, limbo=True), DebtReason.LIMBO),
+        (some, UnderReplicationReason.HOLE),
+        (replace(some, damaged=True), UnderReplicationReason.DAMAGED),
+        (replace(some, limbo=True), UnderReplicationReason.LIMBO),
     ):
-        debt = ledger_debt(record, NO_NOTES, {BOOKIES[0]: said, BOOKIES[1]: every, BOOKIES[2]: every}, [])
-        assert debt.entries == {DebtKind(reason, 2, BOOKIES[0]): 5}
-        assert (debt.copyable, debt.entry_bytes, debt.needs_repair, debt.is_complete) == (5, 10, True, False)
+        lacking = under_replication_of(
+            record, NO_NOTES, {BOOKIES[0]: said, BOOKIES[1]: every, BOOKIES[2]: every}, []
+        )
+        assert lacking.entries == {UnderReplicationKind(reason, 2, BOOKIES[0]): 5}
+        assert (lacking.copyable, lacking.entry_bytes, lacking.needs_repair, lacking.is_complete) == (
+            5,
+            10,
+            True,
+            False,
+        )
 
 
-def test_a_bookie_that_does_not_list_is_no_debt_and_no_proof():
+def test_a_bookie_that_does_not_list_lacks_nothing_for_sure():
     record = ledger(3, 3, 9)
     every = listed(range(10))
     silent = ReplicaList(Answer.TIMED_OUT)
-    debt = ledger_debt(record, NO_NOTES, {BOOKIES[0]: silent, BOOKIES[1]: every, BOOKIES[2]: every}, [])
-    assert (debt.entries, debt.silent) == ({}, {BOOKIES[0]: Answer.TIMED_OUT})
-    assert not debt.is_complete
-    assert not debt.needs_repair
-    debt = ledger_debt(record, NO_NOTES, {BOOKIES[0]: silent, BOOKIES[1]: every, BOOKIES[2]: listed(())}, [])
-    assert debt.entries == {DebtKind(DebtReason.HOLE, 1, BOOKIES[2]): 10}
+    lacking = under_replication_of(
+        record, NO_NOTES, {BOOKIES[0]: silent, BOOKIES[1]: every, BOOKIES[2]: every}, []
+    )
+    assert (lacking.entries, lacking.silent) == ({}, {BOOKIES[0]: Answer.TIMED_OUT})
+    assert not lacking.is_complete
+    assert not lacking.needs_repair
+    lacking = under_replication_of(
+        record, NO_NOTES, {BOOKIES[0]: silent, BOOKIES[1]: every, BOOKIES[2]: listed(())}, []
+    )
+    assert lacking.entries == {UnderReplicationKind(UnderReplicationReason.HOLE, 1, BOOKIES[2]): 10}
 
 
 def test_a_fragment_whose_end_is_open_is_left_out_and_its_gone_bookies_are_named():
     record = new_ledger(
         LedgerId(5), BOOKIES[:3], write_quorum=3, ack_quorum=2, digest_type=DigestType.CRC32C, password=b""
     )
-    debt = ledger_debt(record, NO_NOTES, {BOOKIES[1]: listed(()), BOOKIES[2]: listed(())}, [BOOKIES[0]])
-    assert (debt.lost_bookies, debt.undecided, debt.entries) == ((), (BOOKIES[0],), {})
-    assert not debt.needs_repair
+    lacking = under_replication_of(
+        record, NO_NOTES, {BOOKIES[1]: listed(()), BOOKIES[2]: listed(())}, [BOOKIES[0]]
+    )
+    assert (lacking.lost_bookies, lacking.undecided, lacking.entries) == ((), (BOOKIES[0],), {})
+    assert not lacking.needs_repair
     changed = record.with_ensemble(4, [BOOKIES[3], *BOOKIES[1:3]])
     lists = {bookie: listed(range(4)) for bookie in BOOKIES[1:4]}
-    debt = ledger_debt(changed, NO_NOTES, lists, [BOOKIES[0]])
-    assert (debt.lost_bookies, debt.undecided) == ((BOOKIES[0],), ())
-    assert debt.entries == {DebtKind(DebtReason.GONE, 3, BOOKIES[0]): 4}
+    lacking = under_replication_of(changed, NO_NOTES, lists, [BOOKIES[0]])
+    assert (lacking.lost_bookies, lacking.undecided) == ((BOOKIES[0],), ())
+    assert lacking.entries == {UnderReplicationKind(UnderReplicationReason.GONE, 3, BOOKIES[0]): 4}
 
 
 def test_notes_of_holes_that_are_filled_need_a_repair_that_copies_nothing():
     notes = LedgerNotes((BookieHoles(BOOKIES[0], (EntryRange(2, 3),)),))
     every = dict.fromkeys(BOOKIES[:3], listed(range(10)))
-    debt = ledger_debt(ledger(3, 3, 9), notes, every, [])
-    assert (debt.entries, debt.stale_notes, debt.needs_repair, debt.is_complete) == ({}, True, True, True)
+    lacking = under_replication_of(ledger(3, 3, 9), notes, every, [])
+    assert (lacking.entries, lacking.stale_notes, lacking.needs_repair, lacking.is_complete) == (
+        {},
+        True,
+        True,
+        True,
+    )

@@ -26,8 +26,10 @@ log = logging.getLogger(__name__)
 CLOSER: Final = "who closed the ledger"
 
 
-async def mark_owed(marks: RepairStore, record: LedgerMetadata, version: int, now_ms: int) -> bool:
-    """Mark a ledger, unless it owes no copies or is marked already.
+async def mark_pending_replication(
+    marks: RepairStore, record: LedgerMetadata, version: int, now_ms: int
+) -> bool:
+    """Mark a ledger, unless it has no pending replication or is marked already.
 
     Args:
         marks: the cluster's.
@@ -40,7 +42,7 @@ async def mark_owed(marks: RepairStore, record: LedgerMetadata, version: int, no
     Raises:
         QuireError: as `RepairStore.mark`.
     """
-    if not record.owes_copies:
+    if not record.has_pending_replication:
         return False
     known = await marks.marks(record.ledger_id)
     wanted = EntryRange(0, int(record.last_entry))
@@ -52,10 +54,10 @@ async def mark_owed(marks: RepairStore, record: LedgerMetadata, version: int, no
 
 
 async def mark_closed(records: RecordStore, clock: Clock, record: LedgerMetadata, version: int) -> None:
-    """Mark a ledger that this client has closed, or found closed, if it owes copies. A failure is left to the auditor."""
-    if not record.owes_copies or not isinstance(records, LedgerStore):
+    """Mark a ledger that this client has closed, or found closed, if it has pending replication. A failure is left to the auditor."""
+    if not record.has_pending_replication or not isinstance(records, LedgerStore):
         return
     try:
-        await mark_owed(records.repairs(CLOSER), record, version, clock.wall_ms())
+        await mark_pending_replication(records.repairs(CLOSER), record, version, clock.wall_ms())
     except QuireError as error:
         log.warning("ledger %d is left to the auditor to mark for repair: %s", record.ledger_id, error)

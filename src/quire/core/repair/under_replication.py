@@ -24,7 +24,7 @@ from quire.core.repair.plan import RepairPlan
 from quire.core.repair.rules import RULES, RepairRules
 
 
-class DebtReason(StrEnum):
+class UnderReplicationReason(StrEnum):
     """Why a copy is missing."""
 
     GONE = "gone"
@@ -43,8 +43,8 @@ class DebtReason(StrEnum):
     """Nothing can be said of the entries, since a bookie did not respond."""
 
 
-class DebtKind(NamedTuple):
-    """What debt is counted by.
+class UnderReplicationKind(NamedTuple):
+    """What missing copies are counted by.
 
     Attributes:
         reason: why copies are missing.
@@ -52,13 +52,13 @@ class DebtKind(NamedTuple):
         bookie: which has none of them, or is lost; "" where that is not about one bookie.
     """
 
-    reason: DebtReason
+    reason: UnderReplicationReason
     copies_left: int
     bookie: BookieId = BookieId("")
 
 
 @dataclass(slots=True)
-class LedgerDebt:
+class UnderReplicatedLedger:
     """What one ledger lacks.
 
     Attributes:
@@ -74,7 +74,7 @@ class LedgerDebt:
 
     ledger_id: int
     entry_bytes: int
-    entries: defaultdict[DebtKind, int] = field(default_factory=lambda: defaultdict(int))
+    entries: defaultdict[UnderReplicationKind, int] = field(default_factory=lambda: defaultdict(int))
     lost: tuple[EntryRange, ...] = ()
     gone_only: tuple[EntryRange, ...] = ()
     unanswered: tuple[EntryRange, ...] = ()
@@ -87,7 +87,11 @@ class LedgerDebt:
     @property
     def copyable(self) -> int:
         """Entries that a repair can copy."""
-        kinds = (DebtReason.LOST, DebtReason.GONE_ONLY, DebtReason.NO_RESPONSE)
+        kinds = (
+            UnderReplicationReason.LOST,
+            UnderReplicationReason.GONE_ONLY,
+            UnderReplicationReason.NO_RESPONSE,
+        )
         return sum(count for kind, count in self.entries.items() if kind.reason not in kinds)
 
     @property
@@ -101,13 +105,13 @@ class LedgerDebt:
         return bool(self.copyable or self.lost_bookies or self.limbo or self.stale_notes)
 
 
-def ledger_debt(
+def under_replication_of(
     record: LedgerMetadata,
     notes: LedgerNotes,
     lists: Mapping[BookieId, ReplicaList],
     lost_bookies: Collection[BookieId],
     rules: RepairRules = RULES,
-) -> LedgerDebt:
+) -> UnderReplicatedLedger:
     """What a ledger lacks.
 
     Args:
@@ -119,7 +123,9 @@ def ledger_debt(
     """
     period = period_of(record)
     closed = record.state is LedgerState.CLOSED and record.last_entry >= 0
-    debt = LedgerDebt(record.ledger_id, record.length // (record.last_entry + 1) if closed else 0)
+    lacking = UnderReplicatedLedger(
+        record.ledger_id, record.length // (record.last_entry + 1) if closed else 0
+    )
     plan = RepairPlan(rules, record, notes, 0)
     plan.lists = {
         bookie: Replica.of(response, record, rules)
@@ -127,12 +133,12 @@ def ledger_debt(
         if bookie not in lost_bookies
     }
     responded = {bookie: replica for bookie, replica in plan.lists.items() if plan.responded(bookie)}
-    debt.silent = {
+    lacking.silent = {
         bookie: response.answer
         for bookie, response in lists.items()
         if bookie not in {*responded, *lost_bookies}
     }
-    debt.limbo = tuple(sorted(bookie for bookie, replica in responded.items() if replica.response.limbo))
+    lacking.limbo = tuple(sorted(bookie for bookie, replica in responded.items() if replica.response.limbo))
     decided = plan.decided()
     stand_in = {bookie: BookieId(f"\0{bookie}") for bookie in sorted(lost_bookies)}
     empty = {name: Replica(ReplicaList(Answer.NO_LEDGER), period) for name in stand_in.values()}
@@ -153,29 +159,29 @@ def ledger_debt(
         first, last = plan.bounds(index)
         if index in decided and first <= last:
             found.look(index, first, last, {bookie: stand_in[bookie] for bookie in here})
-    debt.lost_bookies, debt.undecided = tuple(named), tuple(undecided)
+    lacking.lost_bookies, lacking.undecided = tuple(named), tuple(undecided)
     for (holder, first, last), copy in found.copies.items():
-        kind = DebtKind(_reason(holder, responded), copy.copies, BookieId(holder.lstrip("\0")))
-        debt.entries[kind] += EntryRange(first, last, period, copy.stripes).size()
-    debt.lost, debt.gone_only, debt.unanswered = (
+        kind = UnderReplicationKind(_reason(holder, responded), copy.copies, BookieId(holder.lstrip("\0")))
+        lacking.entries[kind] += EntryRange(first, last, period, copy.stripes).size()
+    lacking.lost, lacking.gone_only, lacking.unanswered = (
         tuple(sorted(each for each in some if not notes.accepts(each)))
         for some in (found.lost, found.gone_only, found.unanswered)
     )
     for reason, ranges in (
-        (DebtReason.LOST, debt.lost),
-        (DebtReason.GONE_ONLY, debt.gone_only),
-        (DebtReason.NO_RESPONSE, debt.unanswered),
+        (UnderReplicationReason.LOST, lacking.lost),
+        (UnderReplicationReason.GONE_ONLY, lacking.gone_only),
+        (UnderReplicationReason.NO_RESPONSE, lacking.unanswered),
     ):
         if ranges:
-            debt.entries[DebtKind(reason, 0)] = sum(each.size() for each in ranges)
-    debt.stale_notes = notes.holes != NO_NOTES.holes and not debt.entries and not debt.silent
-    return debt
+            lacking.entries[UnderReplicationKind(reason, 0)] = sum(each.size() for each in ranges)
+    lacking.stale_notes = notes.holes != NO_NOTES.holes and not lacking.entries and not lacking.silent
+    return lacking
 
 
-def _reason(holder: BookieId, responded: Mapping[BookieId, Replica]) -> DebtReason:
+def _reason(holder: BookieId, responded: Mapping[BookieId, Replica]) -> UnderReplicationReason:
     if holder not in responded:
-        return DebtReason.GONE
+        return UnderReplicationReason.GONE
     response = responded[holder].response
     if response.limbo:
-        return DebtReason.LIMBO
-    return DebtReason.DAMAGED if response.damaged else DebtReason.HOLE
+        return UnderReplicationReason.LIMBO
+    return UnderReplicationReason.DAMAGED if response.damaged else UnderReplicationReason.HOLE
