@@ -7,8 +7,8 @@ import re
 import pytest
 
 from quire.storage.journal import Journal
-from quire.storage.reclaiming.carrying import Carrier
 from quire.storage.reclaiming.dropping import EntryDropper
+from quire.storage.reclaiming.relocating import Relocator
 from quire_testing.crash.bookie_run import BookieRun
 from quire_testing.crash.campaign import Campaign
 from quire_testing.crash.workloads import WORKLOADS
@@ -86,7 +86,7 @@ def test_without_a_mutant_nothing_is_found() -> None:
 
 
 def test_a_source_that_is_retired_without_its_copies_is_missed(monkeypatch) -> None:
-    monkeypatch.setattr(Carrier, "put_run", lambda *_: None)
+    monkeypatch.setattr(Relocator, "put_run", lambda *_: None)
     (line,) = broken("compaction")
     assert re.search("acknowledged|no such", line), line
 

@@ -80,7 +80,7 @@ def an_entry_is_acknowledged_with_two_values(h):
 
 
 @breaks(1)
-def a_delete_that_failed_forgives_nothing(h):
+def a_delete_that_failed_clears_nothing(h):
     h.events[h.find("delete", "ok")].event = "fail"
 
 

@@ -90,7 +90,7 @@ ROWS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 1), run_shapes()), m
 STEP = st.one_of(
     st.tuples(st.just("bundle"), ROWS),
     st.tuples(st.just("add"), ROWS),
-    st.tuples(st.just("carried"), ROWS),
+    st.tuples(st.just("relocated"), ROWS),
     st.tuples(st.just("look"), st.integers(1, 5)),
 )
 
@@ -122,12 +122,12 @@ def test_what_is_indexed_late_is_found_as_if_it_had_been_at_once(
             rows = []
             for number, (ledger_id, term, shape) in enumerate(some):
                 lsn += 1
-                old = lsn - 90 if what == "carried" else lsn
+                old = lsn - 90 if what == "relocated" else lsn
                 row = row_for(shape, old)._replace(ledger_id=ledger_id, origin_term=term, offset8=lsn)
                 rows.append(row)
-                if what == "carried":
-                    late.add_carried(row)
-                    at_once.add_carried(row)
+                if what == "relocated":
+                    late.add_relocated(row)
+                    at_once.add_relocated(row)
                 else:
                     at_once.add(row, number)
                     if what == "add":

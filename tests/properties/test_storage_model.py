@@ -438,7 +438,7 @@ def at_length(seed: int, operations: int, *, short: bool = False) -> Counter[str
     """A long life; each kind of step happens in it."""
     world, chance = World(seed, short=short), random.Random(seed)
     counted = world.counted
-    carried = merged = 0
+    relocated = merged = 0
     for number in range(operations):
         name = chance.choice(OFTEN)
         of_ledger = STEPS[name][1] is LEDGER
@@ -453,8 +453,8 @@ def at_length(seed: int, operations: int, *, short: bool = False) -> Counter[str
             world.files.log.clear()
         counted[name] += 1
         counted["given back"] += len(segments - set(world.storage.segments))
-        carried, before = world.storage.statistics()["carried_bytes"], carried
-        counted["carried"] += carried > before
+        relocated, before = world.storage.statistics()["carried_bytes"], relocated
+        counted["carried"] += relocated > before
         merged, before = world.storage.statistics()["merged_runs"], merged
         counted["merged"] += max(merged - before, 0)
     world.stop(2)
@@ -477,10 +477,10 @@ def test_the_same_while_descriptors_run_out(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        ("carried rows get new LSNs", 0),
-        ("a carried row wins over a newer one", 0),
+        ("relocated rows get new LSNs", 0),
+        ("a relocated row wins over a newer one", 0),
         ("the source retires before the copies are synced", 0),
-        ("a state only in a retired segment is not carried", 4),
+        ("a state only in a retired segment is not relocated", 4),
         ("damage is forgotten", 2),
         ("the LSN bound of a drop is left out", 0),
         ("a merge across terms", 22),

@@ -13,10 +13,10 @@ from quire.storage.formats.footer_format import ROW_BYTES, Row, row_at
 from quire.storage.index import IntervalMap, RowTable, RunPiece
 from quire.storage.journal import Journal
 from quire.storage.reclaiming import merging
-from quire.storage.reclaiming.carrying import Carrier
 from quire.storage.reclaiming.dropping import EntryDropper
 from quire.storage.reclaiming.merging import may_merge
 from quire.storage.reclaiming.reclaim import Reclaimer
+from quire.storage.reclaiming.relocating import Relocator
 from quire.storage.segments.findings import Scan
 from quire.storage.segments.segment_files import Space
 from quire.storage.states import States
@@ -32,9 +32,9 @@ def lowest_lsn(pieces: list[RunPiece]) -> int:
     return min(piece.row.lsn for piece in pieces)
 
 
-def new_lsn(carrier: Carrier, run: RunView, piece: RunPiece, space: Space) -> None:
-    PUT_CARRIED(
-        carrier, run, piece._replace(row=piece.row._replace(lsn=carrier._journal.last_lsn + 1)), space
+def new_lsn(relocator: Relocator, run: RunView, piece: RunPiece, space: Space) -> None:
+    PUT_RELOCATED(
+        relocator, run, piece._replace(row=piece.row._replace(lsn=relocator._journal.last_lsn + 1)), space
     )
 
 
@@ -73,17 +73,17 @@ def as_they_come(scan: Scan) -> bytes | bytearray:
     return scan.rows
 
 
-PUT_CARRIED, WAIT, DROP = Carrier.put_run, Journal.wait, EntryDropper.drop
+PUT_RELOCATED, WAIT, DROP = Relocator.put_run, Journal.wait, EntryDropper.drop
 MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
-    "carried rows get new LSNs": ((Carrier, "put_run", new_lsn),),
-    "a carried row wins over a newer one": (
+    "relocated rows get new LSNs": ((Relocator, "put_run", new_lsn),),
+    "a relocated row wins over a newer one": (
         (IntervalMap, "insert_older", over_newer),
         (Scan, "rows_by_lsn", as_they_come),
         (reading, "table_of", oldest_last),
     ),
     "the source retires before the copies are synced": ((Journal, "wait", at_once),),
-    "a state only in a retired segment is not carried": ((States, "carry_over", nothing),),
-    "damage is forgotten": ((Carrier, "put_damaged", nothing),),
+    "a state only in a retired segment is not relocated": ((States, "relocate", nothing),),
+    "damage is forgotten": ((Relocator, "put_damaged", nothing),),
     "the LSN bound of a drop is left out": ((EntryDropper, "drop", without_bound),),
     "a merge across terms": ((merging, "may_merge", across_terms),),
     "the lowest LSN of a merged run": ((merging, "merged_lsn", lowest_lsn),),

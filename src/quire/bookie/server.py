@@ -21,7 +21,6 @@ from dataclasses import replace
 from typing import Any
 
 from quire.bookie.about import disk_facts
-from quire.bookie.background import BackgroundQueue
 from quire.bookie.bookie_alerts import BookieAlerts
 from quire.bookie.collecting.collector import GarbageCollector
 from quire.bookie.collecting.collector_store import CollectorStore
@@ -43,6 +42,7 @@ from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.record_reads import RecordReads
 from quire.bookie.ledgers.record_waits import RecordWaits
 from quire.bookie.ledgers.waiters import LateRefusalError
+from quire.bookie.low_priority import LowPriorityQueue
 from quire.core.answers import Answer
 from quire.core.bookie.boot import BootState
 from quire.core.bookie.rules import RULES, BookieRules
@@ -144,7 +144,7 @@ class BookieServer:
         self._answering: list[ClientConnection] = []
         self._writers: set[ClientConnection] = set()
         self._pending_bytes = 0
-        self.background = BackgroundQueue(self.clock, lambda: self._pending_bytes, self.put)
+        self.low_priority = LowPriorityQueue(self.clock, lambda: self._pending_bytes, self.put)
         self._freed = FreedMemory(self.scratch, self.back_pressure, self.receive_budget)
         self.lost: LostLedgers
         self._server: asyncio.Server | None = None
@@ -344,7 +344,7 @@ class BookieServer:
             self._closing_log.sweep()
             self.ledgers.followers.sweep()
             self.ledgers.settle_lacs()
-            self.background.keep_times()
+            self.low_priority.keep_times()
             self._writers.clear()
             self._freed.look(self.clock.now_ms(), self._worker)
             self.storage.check_disk()
@@ -405,11 +405,11 @@ class BookieServer:
     def put(self, connection: ClientConnection) -> None:
         """A connection has put entries: one that lately was alone to do so has no other to share a sync with."""
         self._writers.add(connection)
-        background = self.background
-        others = background.settled_bytes + self._pending_bytes - background.machine.in_flight
-        if others > background.put_bytes:
-            background.put_bytes, background.put_s = others, asyncio.get_running_loop().time()
-            background.puts.append((others, background.put_s))
+        low_priority = self.low_priority
+        others = low_priority.settled_bytes + self._pending_bytes - low_priority.machine.in_flight
+        if others > low_priority.put_bytes:
+            low_priority.put_bytes, low_priority.put_s = others, asyncio.get_running_loop().time()
+            low_priority.puts.append((others, low_priority.put_s))
         if len(self._writers) == 1:
             self.ledgers.flush()
         else:
@@ -434,11 +434,11 @@ class BookieServer:
             for connection in list(self._connections):
                 connection.pause_reads()
 
-    def settled(self, size: int, *, background: bool = False) -> None:
+    def settled(self, size: int, *, low_priority: bool = False) -> None:
         """So many bytes are there, or failed."""
         self._pending_bytes -= size
-        others = self.background
-        if background:
+        others = self.low_priority
+        if low_priority:
             others.machine.settled(size)
         else:
             others.settled_bytes += size
@@ -475,8 +475,8 @@ class BookieServer:
             "entries_added": self.ledgers.entries_added,
             "bytes_added": self.ledgers.bytes_added,
             "pending_bytes": self._pending_bytes,
-            "add_p99_us": self.background.add_p99_us(),
-            "background": self.background.info(),
+            "add_p99_us": self.low_priority.add_p99_us(),
+            "background": self.low_priority.info(),
             "record_reads": self.record_reads.reads,
             "durable_lsn": storage.durable_lsn,
             "storage": storage.statistics(),

@@ -119,7 +119,7 @@ class Client:
             bookies, self.ledger_store, clock, chance, self.config, machines, self.both_records
         )
         # A bookie that was away and has registered anew is no longer the one that failed.
-        bookies.on_return = self.context.quarantine.forgive
+        bookies.on_return = self.context.quarantine.clear
         self.open_writers = OpenWriters()
         self._background: dict[asyncio.Task[None], None] = {}
         self._watch: asyncio.Task[None] | None = None

@@ -462,7 +462,7 @@ class NativeCodec(ChannelCodec):
             if size > self.sent_bytes_max:
                 self.channel.refuse_long(size, request, sink, tag)
                 return True
-        if type(request) is AddRun and not request.background:
+        if type(request) is AddRun and not request.low_priority:
             number, frame = self._adds.add(request, after=self._newest)
         else:
             number = self._adds.number

@@ -1,4 +1,4 @@
-"""Cutting what is to be read into tasks of about the same bytes.
+"""Splitting what is to be read into tasks of about the same bytes.
 
 A task costs tens of milliseconds however little it reads, so small pieces share one and only a large piece is cut;
 pieces are cut between entries and keep their order. Pure: knows neither Spark nor a cluster.

@@ -115,7 +115,7 @@ class IntervalMap:
 class RowTable:
     """The runs of one segment in the order they came: packed rows, and an interval map per ledger, term and stripes.
 
-    Where a carried run has come, that is not the order of their LSNs: it holds what no run with a higher one holds.
+    Where a relocated run has come, that is not the order of their LSNs: it holds what no run with a higher one holds.
 
     Rows of bundles are indexed late: a segment that no reader looks into while it is filled is sealed without its maps. A lookup
     indexes all late rows of its own ledger, and some of the others. What is sealed, perhaps on another thread, is `rows`,
@@ -173,7 +173,7 @@ class RowTable:
                 known[ledger_id] = lac
 
     def add(self, row: Row, lac: int) -> int:
-        """Take a row whose LSN is above those before it, but for carried ones; returns its index. `lac` -1: says nothing."""
+        """Take a row whose LSN is above those before it, but for relocated ones; returns its index. `lac` -1: says nothing."""
         index = len(self.rows) // ROW_BYTES
         if self._late:
             self._index_late(ROWS_AN_ADD)
@@ -188,7 +188,7 @@ class RowTable:
             self._insert(holder, row.first, row.last, row.entries, row.period, row.stripes, index)
         return index
 
-    def add_carried(self, row: Row) -> None:
+    def add_relocated(self, row: Row) -> None:
         """Take a row with the LSN that its run had before; it says nothing of the ledger's LAC."""
         self._in_order = False
         self._index(row.ledger_id)
@@ -393,7 +393,9 @@ def _settle(cluster: list[RunPiece], first: int, last: int) -> Iterator[RunPiece
     if len(cluster) == 1:
         yield cluster[0]
         return
-    cluster.sort(key=lambda piece: (piece.row.lsn, piece.sequence))  # of a run and its carried copy, the copy
+    cluster.sort(
+        key=lambda piece: (piece.row.lsn, piece.sequence)
+    )  # of a run and its relocated copy, the copy
     if all(piece.row.period == 1 or piece.row.entries == 1 for piece in cluster):
         intervals = IntervalMap()
         for index, piece in enumerate(cluster):

@@ -120,12 +120,12 @@ class Journal:
         flags: int = 0,
         origin_term: int = 0,
         of_stream: bool = False,
-        carried_lsn: int = 0,
+        relocated_lsn: int = 0,
         item: Item | None = None,
     ) -> tuple[Segment, int, int]:
         """Give a record its LSN and its place; the sink of `item` is called when it is durable.
 
-        One that is carried over keeps its LSN: the number that it is assigned then is its place's, for the order of groups.
+        One that is relocated keeps its LSN: the number that it is assigned then is its place's, for the order of groups.
 
         One of a stream, with an origin term or without, goes into a segment that says that it may hold terms.
 
@@ -153,7 +153,7 @@ class Journal:
         lsn = self.last_lsn = self.last_lsn + 1
         segment, at, view, offset = group.segment, group.used, group.view, group.offset + group.used
         RECORD_HEAD.pack_into(
-            view, at, length, kind, 0, digest_type, period, carried_lsn or lsn, ledger_id, first, last, origin_term, token, lac,
+            view, at, length, kind, 0, digest_type, period, relocated_lsn or lsn, ledger_id, first, last, origin_term, token, lac,
             stripes, count, 0, 0, flags, size, body_checksum, 0,
         )  # fmt: skip
         checksum = crc32c(view[at : at + _CHECKSUM_AT], segment.seed ^ (offset & 0xFFFFFFFF))
@@ -163,7 +163,7 @@ class Journal:
         if body_at + size != end:
             view[body_at + size : end] = _PADDING[: end - body_at - size]
         group.used, group.records, group.first_lsn = end, group.records + 1, group.first_lsn or lsn
-        segment.first_lsn = min(segment.first_lsn or lsn, carried_lsn or lsn)
+        segment.first_lsn = min(segment.first_lsn or lsn, relocated_lsn or lsn)
         group.last_lsn = segment.last_lsn = lsn
         # Other records that concern all ledgers are about segments, or about what is dead: their loss hides no entry.
         if ledger_id >= 0 or kind == SegmentRecordKind.UNNAMED_LIMBO:

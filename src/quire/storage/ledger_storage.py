@@ -37,7 +37,6 @@ from quire.storage.holding import RangeHeld
 from quire.storage.index import RecentRuns
 from quire.storage.journal import Journal
 from quire.storage.reading import RunReader
-from quire.storage.reclaiming.carrying import Carrier
 from quire.storage.reclaiming.compaction import Compactor
 from quire.storage.reclaiming.dropping import EntryDropper
 from quire.storage.reclaiming.forgetting import RangeForgetter
@@ -45,14 +44,15 @@ from quire.storage.reclaiming.housekeeping import Housekeeping
 from quire.storage.reclaiming.kept_records import KeptRecords
 from quire.storage.reclaiming.measuring import SpaceMeter
 from quire.storage.reclaiming.reclaim import Reclaimer
+from quire.storage.reclaiming.relocating import Relocator
 from quire.storage.reclaiming.tombstones import TombstoneShrinker
 from quire.storage.segments.findings import Damage
 from quire.storage.segments.segment import Segment, Sink
 from quire.storage.segments.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.starting.first_group import write_start
+from quire.storage.starting.installing import SegmentInstaller
 from quire.storage.starting.rebuild import StoredRecord, records_of
 from quire.storage.starting.start import Start, StartReport
-from quire.storage.starting.taking_up import TakingUp
 from quire.storage.states import States, StoredLedger
 from quire.wire.plain_adds import AddedRun, OrdinaryRun, add_of
 
@@ -66,7 +66,7 @@ class LedgerStorage:
         on_sealed: called when a segment has been sealed.
         started_lsn: of the mark of this start: a limbo that it began, or that begins while it runs, has this LSN.
         found: what the directory was before this start counted itself.
-        kept: records that are carried over as they are.
+        kept: records that are relocated as they are.
         segments: in use, by sequence.
         unsealed: those of them whose runs are in memory.
         housekeeping: gives back what holds nothing any more.
@@ -107,7 +107,7 @@ class LedgerStorage:
             sequences=self._sequences_in_use,
             on_opened=self._opened,
             on_durable=self._durable,
-            on_sealed=self._take_up,
+            on_sealed=self._install,
         )
         self._journal.last_lsn = self._journal.durable_lsn = start.last_lsn
         self._journal.next_sequence = start.next_sequence
@@ -159,7 +159,7 @@ class LedgerStorage:
             segment_files,
             clock,
             self.damages,
-            Carrier(self._journal, self._states, self._recent, segment_files, self.damages),
+            Relocator(self._journal, self._states, self._recent, segment_files, self.damages),
         )
         meter = SpaceMeter(
             self.segments,
@@ -171,7 +171,7 @@ class LedgerStorage:
         )
         shrinker = TombstoneShrinker(self._states, self._journal, clock)
         self.housekeeping = Housekeeping(reclaimer, compactor, shrinker, meter, self._states, self._journal)
-        self._taking_up = TakingUp(
+        self._installer = SegmentInstaller(
             self.segments,
             self.unsealed,
             reclaimer.retiring,
@@ -297,7 +297,7 @@ class LedgerStorage:
             self._files.recycle(sequence, keep=self._config.spares_max)
         if not self._files.make_spares(self._config.reserve_segments):
             journal.full = True
-            journal.finish()  # until its segments are all taken up
+            journal.finish()  # until its segments are all installed
             # Each start takes a spare. What earlier ones have left behind must come back, or none is left one day.
             self.housekeeping.reclaim()
             journal.finish()
@@ -319,14 +319,14 @@ class LedgerStorage:
         """Seal a segment that an earlier process left unsealed, or whose footer is bad."""
         if segment.file is None:
             self._files.reopen(segment)
-        self._take_up(segment, *segment.seal())
+        self._install(segment, *segment.seal())
         self.damages.footer_replaced(str(self._files.path(segment.sequence)), segment.data_end)
 
     def close(self, *, clean: bool = True) -> None:
         """Stop: `clean` writes what was put and a mark; otherwise the disk is left as a crash would leave it."""
         if self._closed:
             return
-        self._closed = self._taking_up.closed = True
+        self._closed = self._installer.closed = True
         self.housekeeping.close()
         journal = self._journal
         if clean and journal.failure is None:
@@ -365,7 +365,7 @@ class LedgerStorage:
         recovery: bool,
         sink: Sink,
         tag: object,
-        background: bool = False,
+        low_priority: bool = False,
     ) -> bool:
         """Store a run: reads see it at once, the sink is called when it is durable.
 
@@ -377,13 +377,13 @@ class LedgerStorage:
             recovery: a recoverer sent it: it may use the reserve of a full disk.
             sink: is called with `tag`.
             tag: whatever the caller knows the put by.
-            background: it may not use that reserve, from any client.
+            low_priority: it may not use that reserve, from any client.
 
         Returns:
             Whether it was taken; else the sink is called with the error, in its turn.
         """
         ledger_id, body, origin_term = run.ledger_id, run.body, run.origin_term
-        space = Space.RECOVERY if recovery and not background else Space.ADDS
+        space = Space.RECOVERY if recovery and not low_priority else Space.ADDS
         ledger = self._ledgers.get(ledger_id)
         try:
             if ledger is None:
@@ -651,13 +651,13 @@ class LedgerStorage:
         *,
         origin_term: int = 0,
         placed: bool = False,
-        background: bool = False,
+        low_priority: bool = False,
     ) -> RangeHeld:
         """What is here of entries first..last: at least one if any is, then up to `bytes_max` bytes.
 
         Of a stream, only entries of the origin term: one of another term is another entry; with `ANY_ORIGIN`, of each id the
         entry that was put last. With `placed`, long runs may be
-        left where they lie; see `Held.places`. Of a read in the `background` memory keeps nothing.
+        left where they lie; see `Held.places`. Of a `low_priority` read memory keeps nothing.
         """
         ledger = self._states.get(ledger_id)
         if ledger is None or last < first:
@@ -670,7 +670,7 @@ class LedgerStorage:
             bytes_max,
             origin_term=origin_term,
             placed=placed,
-            background=background,
+            low_priority=low_priority,
         )
         if self._reader.pending_deletions:
             held.unknown = sorted(
@@ -829,7 +829,7 @@ class LedgerStorage:
             "write_path": self._files.write_path,
             "full": journal.full,
             "damages": self.damages.count,
-            "carried_bytes": self.housekeeping.compactor.carried_bytes,
+            "carried_bytes": self.housekeeping.compactor.relocated_bytes,
             "merged_runs": self.housekeeping.compactor.merged_runs,
         }
 
@@ -856,13 +856,13 @@ class LedgerStorage:
             self._recent.trim(lsn)
         self._journal.prepare_spare()
 
-    def _take_up(self, segment: Segment, trailer: Trailer, directory: bytes) -> None:
+    def _install(self, segment: Segment, trailer: Trailer, directory: bytes) -> None:
         """A footer is on disk."""
-        self._taking_up.take_up(segment, trailer, directory)
+        self._installer.install(segment, trailer, directory)
 
     def read_again(self, segment: Segment) -> None:
         """A sealed segment's footer does not verify: begin to read its records instead."""
-        self._taking_up.read_again(segment)
+        self._installer.read_again(segment)
 
     # --- tools --------------------------------------------------------------------------------------------------------
 

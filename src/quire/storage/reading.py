@@ -4,7 +4,7 @@ What does not verify is read again from the disk itself, then it is damaged: ans
 "no such entry". What the disk does not give is unknown. Where the rows of a footer are not there now, made-up ones stand for
 every id between its bounds, with the highest LSN of the segment: a read denies nothing of them. They are no evidence of an
 entry: a caller that decides what may be dropped looks for them first, and keeps everything. Of a run whose body does not verify,
-compaction carries over the entries that do (`salvage`), and journals the others as damaged.
+compaction relocates the entries that do (`recover_run`), and journals the others as damaged.
 
 Source: docs/decisions/029-single-reads.md, 040-damage-is-carried.md; `docs/formats/segment.md`, "Damaged intervals".
 """
@@ -174,7 +174,7 @@ class RunReader:
                     streams = partial(table.pieces, ledger_id, first, last, segment.sequence, origin_term)
                     unsealed.append((low, high, streams))
         spans = self._expected_spans(ledger_id, ledger.spans_within(first, last))
-        # One that is being taken up, or read again, is found in its table.
+        # One that is being installed, or read again, is found in its table.
         sealed = (
             (span.first, span.last, self.sealed_streams(ledger_id, span, first, last, origin_term))
             for span in spans
@@ -267,17 +267,17 @@ class RunReader:
         *,
         origin_term: int = 0,
         placed: bool = False,
-        background: bool = False,
+        low_priority: bool = False,
     ) -> RangeHeld:
         """What is here of first..last of a term, at least one entry if any is, then up to a number of bytes.
 
         With `placed`, of long runs only the place, for the client to read; the last may reach beyond that number. Of a
-        read in the `background` the page cache keeps nothing.
+        read of low priority the page cache keeps nothing.
         """
         held = RangeHeld()
         found = self.pieces(ledger_id, ledger, first, last, origin_term)
         pieces = self._expected(found, bytes_max, placed=placed)
-        if not background:
+        if not low_priority:
             return self._fill(held, pieces, first, last, bytes_max, placed=placed)
         taken: list[RunPiece] = []
         self._fill(held, _noted(pieces, taken), first, last, bytes_max, placed=placed)
@@ -571,7 +571,7 @@ def is_entry(entry: Buffer, row: Row, entry_id: int) -> bool:
     return len(entry) >= TERM_HEADER_BYTES and TERM_IDENTITY.unpack_from(entry) == identity
 
 
-class Salvage(NamedTuple):
+class RecoveredRun(NamedTuple):
     """What is left of the wanted ids of a run.
 
     Attributes:
@@ -599,7 +599,7 @@ def positions_of(row: Row, low: int, high: int) -> tuple[int, int]:
     return start, max(start, count_ids(row.first, high, row.period, row.stripes)) if high >= low else start
 
 
-def salvage(body: Buffer, row: Row, low: int, high: int) -> Salvage:
+def recover_run(body: Buffer, row: Row, low: int, high: int) -> RecoveredRun:
     """Look at each entry of low..high in the body of a run that as a whole does not verify.
 
     Args:
@@ -610,8 +610,8 @@ def salvage(body: Buffer, row: Row, low: int, high: int) -> Salvage:
     """
     ends = ends_of(row, low, high)
     if ends is None:
-        return Salvage((), ())
-    everything = Salvage((), (ends,))
+        return RecoveredRun((), ())
+    everything = RecoveredRun((), (ends,))
     if row.digest_type not in CHECKED_DIGESTS:  # or none at all: an old client's, before the type was known
         return everything
     try:
@@ -643,7 +643,7 @@ def salvage(body: Buffer, row: Row, low: int, high: int) -> Salvage:
             runs.append(part_of(run, start, end))
         else:
             damaged.append((ids[start], ids[end - 1]))
-    return Salvage(runs, damaged)
+    return RecoveredRun(runs, damaged)
 
 
 _UNREADABLE: Final = 0x80

@@ -378,7 +378,7 @@ class States:
         segment.keep_state(ALL_LEDGERS, lsn, body)
         self.unnamed_limbo, self._unnamed_limbo_sequence = limbo, segment.sequence
 
-    # --- carrying over --------------------------------------------------------------------------------------------------
+    # --- relocating --------------------------------------------------------------------------------------------------
 
     def newest_in(self, segment: Segment) -> Iterator[int]:
         """How many states a sealed segment holds that are the newest of their ledger, in pieces to be added up."""
@@ -387,15 +387,15 @@ class States:
             ledgers = map(self.get, ledger_ids)
             yield sum(ledger is not None and ledger.state_sequence == sequence for ledger in ledgers)
 
-    def carry_over(self, segments: Sequence[Segment], part: Slice) -> Iterator[None]:
+    def relocate(self, segments: Sequence[Segment], part: Slice) -> Iterator[None]:
         """Journal anew whatever only these segments hold, in slices. Raises StorageError when it cannot be taken."""
         for segment in segments:
-            yield from self._carry_states(segment, segment.contents.stated, part)
-            yield from self._carry_shrunk(segment, part)
+            yield from self._relocate_states(segment, segment.contents.stated, part)
+            yield from self._relocate_shrunk(segment, part)
         if any(segment.sequence == self._unnamed_limbo_sequence for segment in segments):
             self.put_unnamed_limbo(self.unnamed_limbo, Space.RETIREMENT)
 
-    def _carry_states(self, segment: Segment, ledger_ids: array[int], part: Slice) -> Iterator[None]:
+    def _relocate_states(self, segment: Segment, ledger_ids: array[int], part: Slice) -> Iterator[None]:
         for some in _some(ledger_ids):
             for ledger_id in some:
                 ledger = self.get(ledger_id)
@@ -406,13 +406,13 @@ class States:
             if part.over:
                 yield
 
-    def _carry_shrunk(self, segment: Segment, part: Slice) -> Iterator[None]:
+    def _relocate_shrunk(self, segment: Segment, part: Slice) -> Iterator[None]:
         for some in _some(segment.contents.shrunk, TOMBSTONES_MAX):
             shrunk = array("q", (ledger_id for ledger_id in some if ledger_id in self.shrunk))
             if shrunk:
                 self.put_shrunk(shrunk, Space.RETIREMENT)
             # With entries and without facts a ledger's state is one too.
-            yield from self._carry_states(segment, some, part)
+            yield from self._relocate_states(segment, some, part)
 
     # --- limbo ----------------------------------------------------------------------------------------------------------
 

@@ -221,11 +221,11 @@ class Flag(IntEnum):
     CRITICAL_EXTENSION = 64
     PLACES = 128
     """A READ may be answered with places of runs in files, by a bookie that said `BESIDE`."""
-    BACKGROUND = 256
+    LOW_PRIORITY = 256
     """An ADD, of a recoverer too, that stops before the space that is kept for fences and recovery."""
 
 
-KNOWN_FLAGS = Flag.RECOVERY | Flag.FENCE | Flag.HIGH_PRIORITY | Flag.PLACES | Flag.BACKGROUND
+KNOWN_FLAGS = Flag.RECOVERY | Flag.FENCE | Flag.HIGH_PRIORITY | Flag.PLACES | Flag.LOW_PRIORITY
 """What this version acts on; the others are reserved and refused."""
 _UNKNOWN_FLAGS = ~KNOWN_FLAGS
 FLAGS = Names(

@@ -35,8 +35,8 @@ AUTHENTICATE = 2
 """Feature of a response: nothing is served before AUTH requests have shown who the client is."""
 BESIDE = 4
 """Feature of a response: both run on one machine, so a READ may have the flag `PLACES`."""
-BACKGROUND = 8
-"""Feature: adds with the flag `BACKGROUND` stop before the space that is kept for fences and recovery."""
+LOW_PRIORITY = 8
+"""Feature: adds with the flag `LOW_PRIORITY` stop before the space that is kept for fences and recovery."""
 TERMS = 16
 """Feature: requests and runs may have terms above 0. A peer that does not announce it refuses them."""
 TRUNCATE = 32
@@ -45,10 +45,10 @@ LACS = 64
 """Feature: one WRITE_LACS carries the LACs of many ledgers."""
 BUNDLES = 128
 """Feature: one ADD_BUNDLE carries runs of many ledgers."""
-OFFERED: Final = BACKGROUND | TERMS | TRUNCATE | LACS | BUNDLES
+OFFERED: Final = LOW_PRIORITY | TERMS | TRUNCATE | LACS | BUNDLES
 """What this program does, as a client and as a bookie."""
 _FEATURE_NAMES: Final = {
-    BACKGROUND: "background",
+    LOW_PRIORITY: "background",
     TERMS: TERMS_FEATURE,
     TRUNCATE: FENCING_FEATURE,
     LACS: "lacs",
@@ -62,7 +62,7 @@ FEATURES = Names(
         str(START_TLS): ("START_TLS", FieldUse(*_EITHER)),
         str(AUTHENTICATE): ("AUTHENTICATE", FieldUse("bookie", "client")),
         str(BESIDE): ("BESIDE", FieldUse("bookie", "client")),
-        str(BACKGROUND): ("BACKGROUND", FieldUse(*_EITHER)),
+        str(LOW_PRIORITY): ("LOW_PRIORITY", FieldUse(*_EITHER)),
         str(TERMS): ("TERMS", FieldUse(*_EITHER)),
         str(TRUNCATE): ("TRUNCATE", FieldUse(*_EITHER)),
         str(LACS): ("LACS", FieldUse(*_EITHER)),

@@ -23,7 +23,7 @@ from quire.wire.bundles import encode_bundle
 from quire.wire.entry import HEADER_BYTES, IDENTITY, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
 from quire.wire.native import NO_KEY, REQUEST, REQUEST_BYTES, AnswerFrame, Flag, Kind, Request
 from quire.wire.native_bodies import ANY_TERM, BY_ID, PAGE_INTERVALS
-from quire.wire.native_hello import BACKGROUND, LACS, TERMS, TRUNCATE
+from quire.wire.native_hello import LACS, LOW_PRIORITY, TERMS, TRUNCATE
 from quire.wire.plain_adds import PlainAdd
 from quire.wire.requests import (
     AddRun,
@@ -90,8 +90,8 @@ class _Laid(NamedTuple):
 
 
 def encode_add(request: AddRun, number: int, features: int = 0) -> list[Buffer]:
-    """The buffers of an ADD, the same for every bookie; the run stays by reference. One in the background needs the hello."""
-    ledger, body, body_crc, lac, recovery, background, term, lafr = request
+    """The buffers of an ADD, the same for every bookie; the run stays by reference. One of low priority needs the hello."""
+    ledger, body, body_crc, lac, recovery, low_priority, term, lafr = request
     header = native.encode_request(
         Kind.ADD,
         number,
@@ -99,7 +99,7 @@ def encode_add(request: AddRun, number: int, features: int = 0) -> list[Buffer]:
         body_crc,
         ledger_id=ledger.ledger_id,
         digest_type=ledger.digest.digest_type,
-        flags=Flag.RECOVERY * recovery | Flag.BACKGROUND * (background and bool(features & BACKGROUND)),
+        flags=Flag.RECOVERY * recovery | Flag.LOW_PRIORITY * (low_priority and bool(features & LOW_PRIORITY)),
         token=ledger.token,
         key=ledger.key,
         term=term,
@@ -176,9 +176,9 @@ def encode(request: AnyRequest, number: int, features: int) -> list[Buffer] | No
 
 def _laid(request: Any, features: int) -> _Laid | None:
     match request:
-        case ReadRange(_, first, last, bytes_max, origin, fence, recovery, places, background, term):
+        case ReadRange(_, first, last, bytes_max, origin, fence, recovery, places, low_priority, term):
             flags = Flag.FENCE * fence | Flag.RECOVERY * recovery | Flag.PLACES * places
-            flags |= Flag.BACKGROUND * (background and bool(features & BACKGROUND))
+            flags |= Flag.LOW_PRIORITY * (low_priority and bool(features & LOW_PRIORITY))
             body = native_bodies.encode_read(first, last, bytes_max, origin)
             return _Laid(Kind.READ, body, flags, term=term)
         case LongPoll():

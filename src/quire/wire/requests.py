@@ -74,7 +74,7 @@ class AddRun(NamedTuple):
         body_crc: its checksum.
         lac: the ledger's LAC.
         recovery: a recovery writes it back.
-        background: it may not use the space that is kept for fences and recovery; a bookie that does not know such adds
+        low_priority: it may not use the space that is kept for fences and recovery; a bookie that does not know such adds
             gets an ordinary one.
         term: the sender's, of a stream; the run has its own origin term.
         lafr: the ledger's LAFR, `NO_ENTRY` unless it guarantees the write quorum.
@@ -85,7 +85,7 @@ class AddRun(NamedTuple):
     body_crc: int
     lac: int
     recovery: bool = False
-    background: bool = False
+    low_priority: bool = False
     term: int = 0
     lafr: int = NO_ENTRY
 
@@ -102,7 +102,7 @@ class ReadRange(NamedTuple):
         fence: the ledger takes no more normal adds, before anything is read.
         recovery: a recovery reads.
         places: the response may say where in the bookie's files the runs are.
-        background: memory need not keep what is read.
+        low_priority: memory need not keep what is read.
         term: the sender's, of a stream: with `fence` the bookie takes it, and refuses lower ones from then on.
     """
 
@@ -114,7 +114,7 @@ class ReadRange(NamedTuple):
     fence: bool = False
     recovery: bool = False
     places: bool = False
-    background: bool = False
+    low_priority: bool = False
     term: int = 0
 
     def refused(self, answer: Answer, lac: int = NO_ENTRY) -> ReadReply:

@@ -335,7 +335,7 @@ class BookieRun:
         return self.storage.housekeeping.reclaim()
 
     def compact(self) -> int:
-        """Carry over what lives in sparse segments, as on a disk that is nearly full."""
+        """Relocate what lives in sparse segments, as on a disk that is nearly full."""
         return run_through(self.storage.housekeeping.compact_slices(0.0))
 
     def shrink(self) -> None:

@@ -184,7 +184,7 @@ def shrunk(run: BookieRun) -> None:
         run.settle()
     run.delete(4)
     run.settle()
-    run.reclaim()  # carries over what is packed
+    run.reclaim()  # relocates what is packed
     run.settle()
     run.stop()
     for entry_id in range(10):

@@ -58,7 +58,7 @@ def request_of(frame: bytes) -> Sent:
     request: Request
     if asked.kind is Kind.ADD:
         run = RunView.parse(asked.body)
-        if asked.flags & Flag.BACKGROUND:
+        if asked.flags & Flag.LOW_PRIORITY:
             bits = sum(1 << entry_id for entry_id in run.ids())
             request = ("copy", 0, run.first, run.last, bits, (), asked.lac)
         elif asked.flags & Flag.RECOVERY:
@@ -111,7 +111,7 @@ def _request_of_stream(asked: native.Request) -> Request:
     fences = bool(asked.flags & Flag.FENCE)
     if asked.kind is Kind.ADD:
         run = RunView.parse(asked.body)
-        if asked.flags & Flag.BACKGROUND:
+        if asked.flags & Flag.LOW_PRIORITY:
             bits = sum(1 << entry_id for entry_id in run.ids())
             return ("copy", 0, run.first, run.last, bits, (), run.origin_term, asked.term)
         if asked.flags & Flag.RECOVERY:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.background import BackgroundQueue
+from quire.bookie.low_priority import LowPriorityQueue
 from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import AlreadyExistsError, QuireError
 from quire.core.ids import BookieId
@@ -391,7 +391,7 @@ def test_a_short_listing_or_one_that_fails_is_no_audit() -> None:
 
 
 class Full(YieldMachine):
-    """A bookie's queue of the background that is full for its first thirty requests."""
+    """A bookie's low-priority queue that is full for its first thirty requests."""
 
     __slots__ = ("refused",)
 
@@ -406,25 +406,25 @@ class Full(YieldMachine):
         return super().come(size, others_bytes, now_ms)
 
 
-def test_a_bookie_without_room_for_the_background_is_asked_again() -> None:
+def test_a_bookie_without_room_for_low_priority_is_asked_again() -> None:
     with recovering_cluster(4, lost_delay_s=0) as cluster:
         ledgers = [cluster.written(30) for _ in range(6)]
         servers = [cluster.bookie(name).server for name in ("b1", "b2", "b3")]
         for server in servers:
             assert server is not None
-            server.background.machine = Full()
+            server.low_priority.machine = Full()
         daemon = cluster.recover()
         cluster.lose("b0")
         cluster.until(lambda: not any("b0" in cluster.named(each) for each in ledgers), 120)
         cluster.until(lambda: cluster.marked() == {}, 60)
         assert daemon.worker.queue.counts.attempts == daemon.worker.queue.counts.repaired
-        assert any(server.background.machine.refused == 30 for server in servers if server is not None)
+        assert any(server.low_priority.machine.refused == 30 for server in servers if server is not None)
         assert cluster.all_whole(ledgers)
 
 
 def test_copies_are_sent_slower_while_bookies_say_that_adds_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_us = [2_000]
-    monkeypatch.setattr(BackgroundQueue, "add_p99_us", lambda _: slow_us[0])
+    monkeypatch.setattr(LowPriorityQueue, "add_p99_us", lambda _: slow_us[0])
     with recovering_cluster(4, lost_delay_s=0) as cluster:
         ledgers = [cluster.written(400, 10_000) for _ in range(4)]
         daemon = cluster.recover(bytes_per_s=2_000_000)

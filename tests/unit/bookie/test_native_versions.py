@@ -257,21 +257,19 @@ def test_a_truncate_is_refused(bookie: StillBookie) -> None:
     assert bookie.intact()
 
 
-# --- work in the background ---------------------------------------------------------------------------------------------
+# --- low-priority work --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("flags", "answer"),
     [
         (Flag.RECOVERY, Answer.OK),
-        (Flag.RECOVERY | Flag.BACKGROUND, Answer.READ_ONLY),
-        (Flag.BACKGROUND, Answer.READ_ONLY),
+        (Flag.RECOVERY | Flag.LOW_PRIORITY, Answer.READ_ONLY),
+        (Flag.LOW_PRIORITY, Answer.READ_ONLY),
         (0, Answer.READ_ONLY),
     ],
 )
-def test_adds_in_the_background_leave_the_reserve_alone(
-    bookie: StillBookie, flags: int, answer: Answer
-) -> None:
+def test_low_priority_adds_leave_the_reserve_alone(bookie: StillBookie, flags: int, answer: Answer) -> None:
     run = a_run(20, 21)
     add = {"ledger_id": LEDGER, "digest_type": 3, "key": ACCESS.key, "flags": int(flags)}
     bookie.server.ledgers.read_only = True

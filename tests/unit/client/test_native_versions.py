@@ -112,7 +112,7 @@ def test_a_read_names_the_term_of_the_entries() -> None:
     assert native_bodies.decode_read(talk.asked[0].body)[3] == 4
 
 
-@pytest.mark.parametrize("features", [0, native_hello.BACKGROUND])
+@pytest.mark.parametrize("features", [0, native_hello.LOW_PRIORITY])
 def test_many_lacs_go_only_to_who_announces_to_take_them(features: int) -> None:
     def work(client: BookieClient, bookie: BookieId) -> Any:
         return write_lacs(client, bookie, [item_of(ACCESS, 3)])
@@ -228,15 +228,15 @@ def test_what_is_not_laid_out_yet_waits_expires_and_is_dropped_like_the_rest() -
     assert (one.answers, other.answers) == ([("late", Answer.TIMED_OUT)], [])
 
 
-@pytest.mark.parametrize(("features", "marked"), [(native_hello.BACKGROUND, True), (0, False)])
-def test_work_in_the_background_is_marked_for_bookies_that_know_it(features: int, marked: bool) -> None:
+@pytest.mark.parametrize(("features", "marked"), [(native_hello.LOW_PRIORITY, True), (0, False)])
+def test_low_priority_work_is_marked_for_bookies_that_know_it(features: int, marked: bool) -> None:
     body = bytes(64)
     for request in (
-        AddRun(ACCESS, body, checksum(body), -1, recovery=True, background=True),
-        ReadRange(ACCESS, 0, 9, 100, recovery=True, background=True),
+        AddRun(ACCESS, body, checksum(body), -1, recovery=True, low_priority=True),
+        ReadRange(ACCESS, 0, 9, 100, recovery=True, low_priority=True),
     ):
         frame = encode(request, 1, features)
         assert frame is not None
         sent = native.decode_request(memoryview(b"".join(frame)))
-        assert bool(sent.flags & native.Flag.BACKGROUND) == marked
+        assert bool(sent.flags & native.Flag.LOW_PRIORITY) == marked
         assert sent.flags & native.Flag.RECOVERY

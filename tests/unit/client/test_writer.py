@@ -314,8 +314,8 @@ async def test_when_no_quorum_is_left_the_writer_ends_and_closes(c):
 
 
 async def test_two_dead_bookies_that_are_still_registered_take_turns_with_growing_pauses():
-    unforgiving = replace(FAST, quarantine_ms=60_000)
-    async with cluster(4) as c, await c.writer(config=unforgiving) as ledger:
+    long_quarantine = replace(FAST, quarantine_ms=60_000)
+    async with cluster(4) as c, await c.writer(config=long_quarantine) as ledger:
         c.bookies.set("b4", "dead")
         c.bookies.set("b3", "dead")
         for n in range(3):

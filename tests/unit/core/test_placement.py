@@ -139,5 +139,5 @@ def test_quarantine_ends_by_time_or_by_an_answer():
     quarantine.failed("b2", 50)
     assert quarantine.bookies(99) == ("b1", "b2")
     assert quarantine.bookies(100) == ("b2",)
-    quarantine.forgive("b2")
+    quarantine.clear("b2")
     assert quarantine.bookies(100) == ()

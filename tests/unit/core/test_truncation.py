@@ -282,8 +282,8 @@ def test_without_a_spare_it_waits_says_for_whom_and_sends_again() -> None:
     assert machine.status is TakeOverStatus.OPENING
 
 
-@pytest.mark.parametrize("forgives", [False, True])
-def test_a_bookie_that_failed_may_take_the_place_of_its_successor_after_a_pause(forgives) -> None:
+@pytest.mark.parametrize("clears_failures", [False, True])
+def test_a_bookie_that_failed_may_take_the_place_of_its_successor_after_a_pause(clears_failures) -> None:
     machine = fenced()
     denies(machine, 0)
     for slot, bookie in ((0, "b0"), (2, "b2")):
@@ -294,12 +294,12 @@ def test_a_bookie_that_failed_may_take_the_place_of_its_successor_after_a_pause(
     machine.truncation_answered(1, "b9", Answer.TIMED_OUT)
     assert said(machine)[-1].excluded == ("b1", "b9"), "it failed a moment ago"
     machine.replacements_found({})
-    machine.waited_for_bookies(forgives=forgives)
+    machine.waited_for_bookies(clears_failures=clears_failures)
     said(machine)
     machine.truncation_answered(1, "b9", Answer.TIMED_OUT)
     [find] = said(machine)
-    assert find.excluded == (("b9",) if forgives else ("b1", "b9"))
-    if not forgives:
+    assert find.excluded == (("b9",) if clears_failures else ("b1", "b9"))
+    if not clears_failures:
         return
     machine.replacements_found({Slot(1): BookieId("b1")})
     assert [effect_line(send, ()) for send in said(machine)] == ["-> b1 no-op 0, truncate 0 lac=-1"]

@@ -1,4 +1,4 @@
-"""Dialogues of what gives way: requests of the background at a bookie, and the rate of who copies; what adds took lately."""
+"""Dialogues of what gives way: low-priority requests at a bookie, and the rate of who copies; what adds took lately."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ B1, B2 = BookieId("b1"), BookieId("b2")
 # --- at a bookie --------------------------------------------------------------------------------------------------
 
 
-def test_without_adds_of_others_the_background_is_served_at_once_as_far_as_it_may_be_in_flight() -> None:
+def test_without_adds_of_others_low_priority_is_served_at_once_as_far_as_it_may_be_in_flight() -> None:
     machine = YieldMachine()
     for _ in range(16):
         assert machine.come(MIB, None, 0) is Entrance.SERVED
@@ -65,7 +65,7 @@ def test_a_request_that_is_larger_than_the_room_is_served_alone() -> None:
     assert machine.take(0, 0)
 
 
-def test_the_background_slows_down_and_does_not_stop() -> None:
+def test_low_priority_slows_down_and_does_not_stop() -> None:
     """However much the others have in flight, one in each pause is served."""
     machine, served = YieldMachine(), []
     for _ in range(5):

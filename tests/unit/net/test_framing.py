@@ -88,7 +88,7 @@ def feed(protocol: FrameProtocol, data: bytes, cuts: list[int]) -> None:
 
 
 @given(bodies=st.lists(st.binary(max_size=300), max_size=8), data=st.data())
-def test_any_cutting_gives_the_same_frames(bodies: list[bytes], data: st.DataObject) -> None:
+def test_any_split_gives_the_same_frames(bodies: list[bytes], data: st.DataObject) -> None:
     stream = HELLO + b"".join(map(frame_of, bodies))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     protocol = Collector(scratch_bytes=128)

@@ -1,4 +1,4 @@
-"""Compaction on a disk in memory: which segments, what a carried run holds, and what stays when something is wrong."""
+"""Compaction on a disk in memory: which segments, what a relocated run holds, and what stays when something is wrong."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_nothing_is_compacted_where_there_is_room_and_most_on_a_full_disk() -> N
     assert {room: plan(sealed, 0.0, room) for room in rooms} == rooms
 
 
-def test_a_sparse_segment_is_carried_over_and_given_back_and_the_same_is_there_after_a_restart() -> None:
+def test_a_sparse_segment_is_relocated_and_given_back_and_the_same_is_there_after_a_restart() -> None:
     files = FaultyFiles()
     storage, _, first = a_sparse_segment(files, kept=3)
     assert run_through(storage.housekeeping.compact_slices(0.5)) == 0
@@ -95,7 +95,7 @@ def test_a_sparse_segment_is_carried_over_and_given_back_and_the_same_is_there_a
             facts = storage.facts(ledger_id)
             assert facts is not None
             assert (facts.token, facts.lac) == (7, 4)
-            assert not storage.written_since(ledger_id, 100), "a carried run is not put anew"
+            assert not storage.written_since(ledger_id, 100), "a relocated run is not put anew"
         assert storage.damages.kept == []
         storage.close(clean=False)
         storage = open_storage(files.crash())
@@ -111,7 +111,7 @@ def test_a_segment_is_measured_again_only_when_less_lives_in_it(monkeypatch: pyt
         return directory_of(files, segment)
 
     monkeypatch.setattr(compaction, "directory_of", counting)
-    for times in (2, 3, 4):  # once to measure it, and each time to carry
+    for times in (2, 3, 4):  # once to measure it, and each time to relocate
         run_through(storage.housekeeping.compact_slices(0.0, None, lambda: True))
         assert measured.count(first) == times
         assert first in storage.segments
@@ -122,18 +122,18 @@ def test_a_segment_is_measured_again_only_when_less_lives_in_it(monkeypatch: pyt
     assert compact(storage) == 0
 
 
-def test_what_is_put_between_two_slices_wins_over_what_is_carried_after_it() -> None:
+def test_what_is_put_between_two_slices_wins_over_what_is_relocated_after_it() -> None:
     files = FaultyFiles()
     storage, sink, _ = a_sparse_segment(files, kept=2)
     put(
         storage, make_run(2, 20, 20, payload=b"n"), sink
     )  # the runs of ledger 2 are two pieces with a pause between
     steps = storage.housekeeping.compact_slices(0.0)
-    carried = 0
+    relocated = 0
     put_at = -1
     for number in range(1000):
-        before, carried = carried, storage.statistics()["carried_bytes"]
-        if carried > before and put_at < 0:
+        before, relocated = relocated, storage.statistics()["carried_bytes"]
+        if relocated > before and put_at < 0:
             put(
                 storage, make_run(2, 3, 4, payload=b"n"), sink
             )  # ledger 2 has not had its turn, or is in the middle of it
@@ -156,7 +156,7 @@ def test_a_row_is_taken_by_its_lsn_whenever_it_comes() -> None:
         table = RowTable()
         rows = [_row(run.first, run.last, lsn, period, stripes) for run, lsn in ((newer, 50), (older, 10))]
         table.add(rows[0], 7)
-        table.add_carried(rows[1])
+        table.add_relocated(rows[1])
         found = [
             (piece.first, piece.last, piece.row.lsn)
             for stream in table.pieces(1, 0, 20, 1)
@@ -179,7 +179,7 @@ def turned(files: FaultyFiles, storage: LedgerStorage, ledger_id: int, at: int) 
 
 
 @pytest.mark.parametrize("table", [False, True])
-def test_a_damaged_run_is_carried_as_far_as_it_verifies_and_the_rest_stays_known_as_damaged(
+def test_a_damaged_run_is_relocated_as_far_as_it_verifies_and_the_rest_stays_known_as_damaged(
     *, table: bool
 ) -> None:
     files = FaultyFiles()
@@ -330,7 +330,7 @@ def test_a_segment_of_small_ledgers_that_all_live_is_not_compacted() -> None:
     assert first not in storage.segments
 
 
-def test_what_was_put_into_larger_segments_is_carried_in_parts_into_smaller_ones() -> None:
+def test_what_was_put_into_larger_segments_is_relocated_in_parts_into_smaller_ones() -> None:
     """The bookie was started with another size: a run may be longer than a segment now, and an entry as well."""
     files = FaultyFiles()
     large = replace(SMALL, segment_bytes=1024 * 1024, group_bytes_max=512 * 1024)
@@ -360,13 +360,13 @@ def test_what_was_put_into_larger_segments_is_carried_in_parts_into_smaller_ones
         storage = open_storage(files.crash())
 
 
-def test_a_drop_up_to_an_lsn_reaches_what_was_carried_since() -> None:
+def test_a_drop_up_to_an_lsn_reaches_what_was_relocated_since() -> None:
     files = FaultyFiles()
     storage, sink, _ = a_sparse_segment(files)
     assert compact(storage) == 1
-    carried = next(record for record in storage.scan() if record.ledger_id == 1 and record.kind == 0x81)
-    through = carried.lsn
-    list_of_segment = next(record for record in storage.scan() if record.segment == carried.segment)
+    relocated = next(record for record in storage.scan() if record.ledger_id == 1 and record.kind == 0x81)
+    through = relocated.lsn
+    list_of_segment = next(record for record in storage.scan() if record.segment == relocated.segment)
     assert through < list_of_segment.lsn, "it bears a lower LSN than whatever was put into that segment"
     number = 1000
     current = max(storage.segments)

@@ -65,7 +65,7 @@ def test_a_truncation_that_takes_something_is_never_one_too_many(config: Storage
 
 
 def test_what_was_hidden_is_not_right_after_compaction() -> None:
-    """It is carried over with its old LSN."""
+    """It is relocated with its old LSN."""
     files = FaultyFiles()
     storage = open_storage(files, SMALL)
     right = take_overs(storage)

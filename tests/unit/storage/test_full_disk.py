@@ -103,7 +103,7 @@ def test_a_segment_is_retired_when_deletions_have_used_what_they_may() -> None:
 
 
 def test_compaction_gives_back_before_it_has_filled_the_disk() -> None:
-    """It carried over whatever was worth it first: adds were refused in a pass that was to make room for them."""
+    """It relocated whatever was worth it first: adds were refused in a pass that was to make room for them."""
     files = FaultyFiles()
     storage, sink, number = open_storage(files, clock=HurriedClock(1_000_000)), Answers(), 0
     while len(storage.segments) < 22:
@@ -116,8 +116,8 @@ def test_compaction_gives_back_before_it_has_filled_the_disk() -> None:
     used = (len(storage.segments) + len(storage._files.spares)) * SMALL.segment_bytes
     files.space = free = disk_bytes - used
 
-    def carried() -> int:
-        """Of how many segments all is carried over, while the disk takes adds all the time."""
+    def relocated() -> int:
+        """Of how many segments all is relocated, while the disk takes adds all the time."""
         steps = storage.housekeeping.compact_slices(free / disk_bytes, free // 2)
         while True:
             try:
@@ -130,7 +130,7 @@ def test_compaction_gives_back_before_it_has_filled_the_disk() -> None:
             assert storage.writable
 
     rounds = 0
-    while carried():
+    while relocated():
         rounds += 1
         storage.housekeeping.reclaim()
         settle(storage)

@@ -1,4 +1,4 @@
-"""Records without the critical bit are carried over; critical ones that are not acted on refuse the directory."""
+"""Records without the critical bit are relocated; critical ones that are not acted on refuse the directory."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_newer_one_supersedes_and_a_deletion_ends_it() -> None:
     again.close()
 
 
-def test_a_kept_record_that_rotted_is_named_and_not_carried_over() -> None:
+def test_a_kept_record_that_rotted_is_named_and_not_relocated() -> None:
     files, sink = FaultyFiles(), Answers()
     storage = open_storage(files)
     storage.kept.put(SegmentRecordKind.RECORD_COPY, 9, COPY)

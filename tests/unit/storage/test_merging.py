@@ -1,4 +1,4 @@
-"""Which carried runs become one, what that one holds and bears; and that many short runs come back as few."""
+"""Which relocated runs become one, what that one holds and bears; and that many short runs come back as few."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def a_chatty_segment(storage: LedgerStorage) -> None:
     settle(storage)
 
 
-def test_a_run_under_whose_ids_another_term_has_put_later_is_carried_alone() -> None:
+def test_a_run_under_whose_ids_another_term_has_put_later_is_relocated_alone() -> None:
     """Merged, it would have the LSN of a run that came behind both, and its entry would be read by its id again."""
     files = FaultyFiles()
     storage = open_storage(files)
@@ -158,7 +158,7 @@ def test_many_short_runs_come_back_as_few_and_hold_the_same() -> None:
 
 
 def test_what_lives_in_several_segments_comes_to_lie_together() -> None:
-    """A segment that was carried over alone left a short run of each ledger in the next one."""
+    """A segment that was relocated alone left a short run of each ledger in the next one."""
     files = FaultyFiles()
     storage, sink = open_storage(files), Answers()
     for turn in range(4):

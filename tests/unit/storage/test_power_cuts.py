@@ -29,7 +29,7 @@ def last_images(run: BookieRun, first_point: int, **counts: int) -> None:
 
 
 def test_a_torn_retirement_retires_nothing() -> None:
-    """The group had lost the tombstone that it carried over from the segment that it retired."""
+    """The group had lost the tombstone that it relocated from the segment that it retired."""
     run = BookieRun()
     run.add(2, 0, size=100)
     run.add(3, 0, size=100)

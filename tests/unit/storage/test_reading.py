@@ -60,7 +60,7 @@ def test_all_runs_of_an_answer_are_expected_before_the_first_is_read(monkeypatch
     assert touched.count("expect") >= 10
 
 
-def test_what_is_read_in_the_background_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_with_low_priority_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     files, sink = FaultyFiles(), Answers()
     storage = open_storage(files, CONFIG)
     for number in range(20):
@@ -78,7 +78,7 @@ def test_what_is_read_in_the_background_is_let_go(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(SegmentFiles, "release", releasing)
     usual = storage.read(1, 0, 9, 10 << 20)
     assert released == []
-    assert [bytes(run) for run in storage.read(1, 0, 9, 10 << 20, background=True).runs] == [
+    assert [bytes(run) for run in storage.read(1, 0, 9, 10 << 20, low_priority=True).runs] == [
         bytes(run) for run in usual.runs
     ]
     assert sum(size for *_, size in released) >= sum(map(len, usual.runs)) >= 10 * 20_000

@@ -64,7 +64,7 @@ def one_ledger_in_two_segments(files: FaultyFiles) -> tuple[LedgerStorage, int, 
     settle(storage)
     storage.delete(90, 1 << 50, sink, None)
     settle(storage)
-    assert compact(storage, 0.25) == 1, "0..9 are carried into the newest one"
+    assert compact(storage, 0.25) == 1, "0..9 are relocated into the newest one"
     later = filled(storage, sink, 92)
     storage.delete(91, 1 << 50, sink, None)
     settle(storage)
@@ -104,7 +104,7 @@ def failing(number: int, at: Callable[[str, int], bool]) -> Callable[[str, int],
 
 @pytest.mark.parametrize("what", ["rot", "EIO", "EMFILE"])
 def test_what_another_segment_may_hold_too_is_not_given_up_while_its_rows_cannot_be_read(what: str) -> None:
-    """A row that stands for unread ones won over what lives in the source, of which nothing was carried over."""
+    """A row that stands for unread ones won over what lives in the source, of which nothing was relocated."""
     files = FaultyFiles()
     storage, sparse, later = one_ledger_in_two_segments(files)
     trailer = storage.segments[later].trailer

@@ -111,7 +111,7 @@ class DiskCleaner:
             self._is_unfinished = True  # what has come back is not here yet
 
     async def _compact(self, *, on_request: bool) -> int:
-        """Carry over what has room on the disk, and give back where it lay; of how many segments."""
+        """Relocate what has room on the disk, and give back where it lay; of how many segments."""
         disk = free_space(self._directory)
         room = disk.free // 2 if disk.whole else None  # others use the disk meanwhile
         slices = self._storage.housekeeping.compact_slices(

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from quire.bookie.background import BackgroundQueue
 from quire.bookie.config import BookieConfig
 from quire.bookie.connections.admission import Admission
 from quire.bookie.connections.polls import Polls
@@ -22,6 +21,7 @@ from quire.bookie.identity.lease import IdentityLease
 from quire.bookie.ledgers.digest_types import DigestTypes
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX, Asker
+from quire.bookie.low_priority import LowPriorityQueue
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.core.ids import BookieId
@@ -58,7 +58,7 @@ class Serving(Protocol):
     receive_budget: ReceiveBudget
     back_pressure: ResponseBackPressure
     admission: Admission[ClientConnection]
-    background: BackgroundQueue
+    low_priority: LowPriorityQueue
     ledgers: Ledgers
     storage: LedgerStorage
     digest_types: DigestTypes
@@ -83,7 +83,7 @@ class Serving(Protocol):
     def admitted(self, size: int) -> None:
         """So many bytes are on their way to the disk."""
 
-    def settled(self, size: int, *, background: bool = False) -> None:
+    def settled(self, size: int, *, low_priority: bool = False) -> None:
         """So many bytes are there, or failed."""
 
     def answer_for(self, error: StorageError) -> Answer:
@@ -183,7 +183,7 @@ class ClientConnection(FrameProtocol, Asker):
         self._waiting.clear()
         self._again.clear()
         self._server.back_pressure.done(self)
-        self._server.background.dropped(self)
+        self._server.low_priority.dropped(self)
         self._server.disconnected(self)
 
     # --- before its first request --------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
 _NEVER_TAKEN = frozenset({Kind.AUTH, Kind.WRITE_LACS})  # of a ledger
 _YIELDING = frozenset({Kind.ADD, Kind.READ})
-_FLAGS = Flag.BACKGROUND | Flag.FENCE
+_FLAGS = Flag.LOW_PRIORITY | Flag.FENCE
 _SHOWING = frozenset({Kind.READ, Kind.READ_LAC, Kind.LONG_POLL, Kind.INFO})
 REQUESTS_A_LOOK = 64
 """So many requests are served between two looks at the clock."""
@@ -258,8 +258,8 @@ class Connection(ClientConnection):
 
     def _serve_intact(self, request: Request, frame: memoryview) -> None:
         kind = request.kind
-        if request.flags & _FLAGS == Flag.BACKGROUND and kind in _YIELDING:
-            self._server.background.come(self, request, frame)
+        if request.flags & _FLAGS == Flag.LOW_PRIORITY and kind in _YIELDING:
+            self._server.low_priority.come(self, request, frame)
         elif kind is Kind.ADD:
             self.serve_add(request)
         elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
@@ -295,7 +295,7 @@ class Connection(ClientConnection):
             self._bundles.stored(tag, error)
             return
         request: AddRequest = tag  # as `serve_add` or `serve_adds` gave it
-        self._server.settled(len(request.body), background=request.flags & _FLAGS == Flag.BACKGROUND)
+        self._server.settled(len(request.body), low_priority=request.flags & _FLAGS == Flag.LOW_PRIORITY)
         if self._server.lease.pending:
             self.later(partial(self._answer_add, request, error), len(request.body))
         else:

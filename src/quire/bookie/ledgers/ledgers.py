@@ -202,12 +202,12 @@ class Ledgers:
     def admit(self, request: AddRequest, run: AddedRun, waiter: Sink, tag: object) -> Answer:
         """As `add`, and UNKNOWN where the record must be read first: the run is neither taken nor refused."""
         recovery = bool(request.flags & Flag.RECOVERY)
-        # Work in the background stops before the space that fences and recovery need.
-        background, storage = bool(request.flags & Flag.BACKGROUND), self._storage
+        # Low-priority work stops before the space that fences and recovery need.
+        low_priority, storage = bool(request.flags & Flag.LOW_PRIORITY), self._storage
         if self.read_only or not storage.writable:
             if storage.failure is not None:
                 return Answer.ERROR
-            if background or not recovery:
+            if low_priority or not recovery:
                 return Answer.READ_ONLY
         machine = self._machines.get(request.ledger_id)
         if machine is None or not machine.facts.key:
@@ -243,7 +243,7 @@ class Ledgers:
             recovery=recovery,
             sink=waiter if persisted else NO_SINK,
             tag=tag,
-            background=background,
+            low_priority=low_priority,
         )
         if not persisted:
             waiter.stored(tag, None)
@@ -486,9 +486,15 @@ class Ledgers:
             return Found(answer, [], last, [], machine.facts.lac)
         if answer is not Answer.OK:
             return Found(answer, [], NO_ENTRY, [], NO_ENTRY)
-        background = bool(request.flags & Flag.BACKGROUND)
+        low_priority = bool(request.flags & Flag.LOW_PRIORITY)
         held = self._storage.read(
-            ledger_id, first, last, bytes_max, origin_term=origin_term, placed=placed, background=background
+            ledger_id,
+            first,
+            last,
+            bytes_max,
+            origin_term=origin_term,
+            placed=placed,
+            low_priority=low_priority,
         )
         return found_of(held, machine, first, failing=self._storage.failure is not None)
 

@@ -383,7 +383,7 @@ class BookieClient:
         *,
         fence: bool = False,
         recovery: bool = False,
-        background: bool = False,
+        low_priority: bool = False,
         origin_term: int = ANY_TERM,
         term: int = 0,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
@@ -393,10 +393,10 @@ class BookieClient:
         Of a stream only those of `origin_term` are meant; with `fence` the bookie takes the sender's `term`.
         """
         request = ReadRange(
-            access, first, last, bytes_max, origin_term, fence, recovery, background=background, term=term
+            access, first, last, bytes_max, origin_term, fence, recovery, low_priority=low_priority, term=term
         )
         channel = self._channel(bookie)
-        ordinary = not (fence or recovery or background)
+        ordinary = not (fence or recovery or low_priority)
         directory = self._directory_of(bookie) if ordinary and self._short_circuit_reads else ""
         if directory and channel is not None and channel.colocated:
             reply = await self._request(bookie, request._replace(places=True), timeout_ms)

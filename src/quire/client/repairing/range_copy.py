@@ -1,4 +1,4 @@
-"""Copies a range of a ledger's entries from bookies that have them to one that is to have them, in the background.
+"""Copies a range of a ledger's entries from bookies that have them to one that is to have them, with low priority.
 
 Source: docs/protocol/repair.md, "What is missing".
 """
@@ -33,7 +33,7 @@ NEAR: Final = 64
 """Entries this close together are asked for in one read."""
 BUSY_PAUSE_S: Final = 0.25
 BUSY_TRIES: Final = 240
-"""A bookie that has no room for the background is asked again, for a minute."""
+"""A bookie that has no room for low-priority requests is asked again, for a minute."""
 _SILENT: Final = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
 
@@ -149,7 +149,7 @@ class RangeCopier(AddSink):
                 last,
                 READ_BYTES,
                 origin_term=origin_term or ANY_TERM,
-                background=True,
+                low_priority=True,
                 timeout_ms=self._timeout_ms,
             )
             if reply.answer is not Answer.TOO_BUSY:
@@ -240,7 +240,7 @@ class RangeCopier(AddSink):
             allowed.cancel()
 
     async def _unless_busy(self, piece: CopyRange, run: Copies, answered: asyncio.Future[Answer]) -> Answer:
-        """The bookie's response to a run, which is sent again as long as its queue of the background is full."""
+        """The bookie's response to a run, which is sent again as long as its low-priority queue is full."""
         answer = await answered
         for _ in range(BUSY_TRIES):
             if answer is not Answer.TOO_BUSY:
@@ -255,7 +255,7 @@ class RangeCopier(AddSink):
         self._answered[tag] = answered
         self.bytes += len(run.body)
         request = AddRun(
-            self._access, run.body, run.body_crc, -1, recovery=True, background=True, term=piece.term
+            self._access, run.body, run.body_crc, -1, recovery=True, low_priority=True, term=piece.term
         )
         self._bookies.add_run(piece.bookie, request, self, tag, self._timeout_ms)
         return answered

@@ -26,7 +26,7 @@ from quire.core.ledger.stripes import HeldInterval, Stretch, bookie_stripes
 from quire.core.ledger.terms import needs_of
 
 READ_BYTES: Final = 1 << 20
-"""So many bytes one read of background work asks for."""
+"""So many bytes one low-priority read asks for."""
 
 
 async def replica_list(
@@ -105,7 +105,7 @@ async def _read_ids(
     at = first
     while at <= last:
         reply = await bookies.read(
-            bookie, access, at, last, READ_BYTES, background=True, timeout_ms=timeout_ms
+            bookie, access, at, last, READ_BYTES, low_priority=True, timeout_ms=timeout_ms
         )
         if reply.answer in NEGATIVES:
             break

@@ -365,7 +365,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         if (over := await self._over()) is not None:
             return partial(self._perform_one, over)
         # It may wait for hours: a bookie that was away at its beginning is a spare like others once it is back.
-        return partial(self._machine.waited_for_bookies, forgives=True)
+        return partial(self._machine.waited_for_bookies, clears_failures=True)
 
     async def _over(self) -> RecoveryClosed | RecoveryFailed | TakeOverSuperseded | None:
         """What ends the wait for bookies, looked for now and then in the record.

@@ -918,7 +918,7 @@ class WriterEffects:
         )
 
     def _slot_returned(self, effect: e.SlotReturned) -> None:
-        self._context.quarantine.forgive(effect.bookie)
+        self._context.quarantine.clear(effect.bookie)
         self.outgoing.renew(effect.slot, effect.bookie)
         log.info(
             "ledger %d: bookie %s is back from entry %d on",

@@ -208,7 +208,7 @@ class Quarantine:
         """A bookie failed at this time."""
         self._until_ms[bookie] = now_ms + self._quarantine_ms
 
-    def forgive(self, bookie: BookieId) -> None:
+    def clear(self, bookie: BookieId) -> None:
         """A bookie answers again."""
         self._until_ms.pop(bookie, None)
 

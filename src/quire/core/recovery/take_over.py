@@ -446,18 +446,18 @@ class TakeOverMachine:
         self._replace_failed()
         self._await_absent()
 
-    def waited_for_bookies(self, *, forgives: bool = False) -> None:
+    def waited_for_bookies(self, *, clears_failures: bool = False) -> None:
         """The pause of `AwaitBookies` is over: the bookies without which it cannot end are sent the truncation again.
 
         Args:
-            forgives: bookies that failed before the pause may take the place of others again.
+            clears_failures: bookies that failed before the pause may take the place of others again.
 
         Effects:
             SendTruncation to each of them.
         """
         if TAKE_OVER_TABLE.acts["waited_for_bookies"][self.status]:
             assert self.recovery is not None
-            self._send_truncations(self.recovery.back.come_back(forgives=forgives))
+            self._send_truncations(self.recovery.back.come_back(clears_failures=clears_failures))
 
     def _open_truncated(self) -> None:
         """The range begins with the no-op, and the fragments are those that the truncation has reached."""

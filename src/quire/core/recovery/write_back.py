@@ -159,16 +159,16 @@ class WriteBack:
             for i, acked in enumerate(self._acked)
         )
 
-    def come_back(self, *, forgives: bool) -> list[int]:
+    def come_back(self, *, clears_failures: bool) -> list[int]:
         """The bookies of absent slots are tried again; returns these slots, none while others are looked for.
 
         Args:
-            forgives: bookies that have failed may be chosen again, all of them.
+            clears_failures: bookies that have failed may be chosen again, all of them.
         """
         change = self.change
         if change.status is not ChangeStatus.IDLE:
             return []
-        if forgives:
+        if clears_failures:
             self.failed = ()
         return [slot for slot in sorted(change.absent) if change.come_back(slot, NO_ENTRY)]
 

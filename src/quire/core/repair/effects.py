@@ -84,7 +84,7 @@ class ListReplica:
 
 @dataclass(frozen=True, slots=True)
 class CopyRange:
-    """Copy entries to a bookie, with the ledger's token and as background work; answer `copied`.
+    """Copy entries to a bookie, with the ledger's token and with low priority; answer `copied`.
 
     Attributes:
         bookie: where to.

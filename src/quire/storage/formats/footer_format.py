@@ -151,7 +151,7 @@ class Trailer(NamedTuple):
 
 
 class KeptPlace(NamedTuple):
-    """Where a record lies that is carried over as it is: the newest of its kind and ledger in a segment."""
+    """Where a record lies that is relocated as it is: the newest of its kind and ledger in a segment."""
 
     ledger_id: int
     lsn: int

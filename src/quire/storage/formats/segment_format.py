@@ -126,7 +126,7 @@ STATE_KINDS = frozenset({SegmentRecordKind.LEDGER_STATE, SegmentRecordKind.DELET
 
 
 def is_kept(kind: int) -> bool:
-    """Whether a record of this kind is carried over as it is, until a newer one of its kind and ledger supersedes it."""
+    """Whether a record of this kind is relocated as it is, until a newer one of its kind and ledger supersedes it."""
     return not kind & CRITICAL and kind not in {SegmentRecordKind.START, SegmentRecordKind.CLEAN_STOP}
 
 
@@ -143,7 +143,7 @@ class RecordFlag:
     """Flags of a record."""
 
     RECOVERY: Final = 1
-    CARRIED: Final = 2
+    RELOCATED: Final = 2
 
 
 class FormatError(Exception):
@@ -373,5 +373,5 @@ def check_understood(header: RecordHeader) -> None:
         raise FormatError(
             "a record uses compression, encryption, tenants or terms of a newer version; start that one"
         )
-    if header.flags & ~(RecordFlag.RECOVERY | RecordFlag.CARRIED):
+    if header.flags & ~(RecordFlag.RECOVERY | RecordFlag.RELOCATED):
         raise FormatError(f"a record has flags {header.flags:#x} of a newer version; start that version")

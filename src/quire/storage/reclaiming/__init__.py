@@ -1,1 +1,1 @@
-"""Bytes of the disk come back: what holds them, what is carried on, merged or dropped."""
+"""Bytes of the disk come back: what holds them, what is relocated, merged or dropped."""

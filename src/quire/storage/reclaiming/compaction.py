@@ -1,13 +1,13 @@
-"""Compaction: what lives in a sparse segment is carried over into the current one, so that its file can be freed.
+"""Compaction: what lives in a sparse segment is relocated into the current one, so that its file can be freed.
 
-A carried run keeps its LSN, and a flag says what it is. It goes through the one journal: whatever retires the source
+A relocated run keeps its LSN, and a flag says what it is. It goes through the one journal: whatever retires the source
 comes later there, and is on the disk only if the copies are. A copy that was superseded or dropped meanwhile does no
-harm, since the higher LSN is right wherever a record lies. Of a run that does not verify, the entries that do are carried over,
+harm, since the higher LSN is right wherever a record lies. Of a run that does not verify, the entries that do are relocated,
 and the others are journaled as damaged. A segment that the disk does not give stays as it is; so does one of which it is
 unknown what lives, since rows of another segment that may hold the same ids cannot be read.
 
 Source: docs/decisions/036-compaction-through-the-journal.md; docs/decisions/040-damage-is-carried.md;
-`docs/formats/segment.md`, "Carried runs", "Damaged intervals".
+`docs/formats/segment.md`, "Relocated runs", "Damaged intervals".
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from quire.storage.reading import (
     is_unreadable,
     part_of,
     positions_of,
-    salvage,
+    recover_run,
 )
-from quire.storage.reclaiming.carrying import Carrier
 from quire.storage.reclaiming.measuring import directory_of
 from quire.storage.reclaiming.merging import MERGED_BYTES_MAX, SEGMENT_SHARE, Merging
 from quire.storage.reclaiming.reclaim import BACKLOG_MAX
+from quire.storage.reclaiming.relocating import Relocator
 from quire.storage.segments.segment import Segment
 from quire.storage.segments.segment_files import SegmentFiles, Space
 from quire.storage.slices import LOOKED_AT, Slice
@@ -59,9 +59,9 @@ SPARSE_SHARE: Final = (0.25, 0.8)
 SLICE_NS: Final = 2_000_000
 """It holds the loop for so long at a time: a few longer slices meet fewer adds than many short ones."""
 SLICE_BYTES: Final = 4 << 20
-"""So much at most is carried over before a pause."""
+"""So much at most is relocated before a pause."""
 SOURCES_MAX: Final = 8
-"""So many segments are carried over side by side: what lives of a ledger in them comes to lie together."""
+"""So many segments are relocated side by side: what lives of a ledger in them comes to lie together."""
 DIRECTORIES_BYTES_MAX: Final = 4 << 20
 """So much memory the directories of segments side by side take at most; one of a segment with many small ledgers may take more."""
 _KEY_BYTES: Final = 20
@@ -145,7 +145,7 @@ class _OverError(Exception):
 
 
 class Compactor:
-    """Carries over what lives in sparse segments.
+    """Relocates what lives in sparse segments.
 
     Args:
         segments: those in use, by sequence.
@@ -155,10 +155,10 @@ class Compactor:
         files: the segments' files.
         clock: for the length of a slice.
         damages: where one of them is over, segments that stayed for it are tried again.
-        carrier: puts what is carried over.
+        relocator: puts what is relocated.
 
     Attributes:
-        carried_bytes: of run bodies, by this process.
+        relocated_bytes: of run bodies, by this process.
         merged_runs: runs that were put again as part of a longer one, by this process.
         stays: segments with something that cannot be read, or is longer than a segment is now, or of which compaction failed;
             with how many ledgers lived there: with fewer they are tried again.
@@ -173,7 +173,7 @@ class Compactor:
         files: SegmentFiles,
         clock: Clock,
         damages: Damages,
-        carrier: Carrier,
+        relocator: Relocator,
     ) -> None:
         self._segments = segments
         self._states = states
@@ -182,21 +182,21 @@ class Compactor:
         self._files = files
         self._clock = clock
         self._damages = damages
-        self._carrier = carrier
+        self._relocator = relocator
         self._damages_before = 0
         self._at_work = False
         self._is_over: Callable[[], bool] = lambda: False
         self._in_slice = 0
         self._sizes: dict[int, tuple[int, SealedSize]] = {}
         self._merging = Merging(min(MERGED_BYTES_MAX, files.segment_bytes // SEGMENT_SHARE))
-        self.carried_bytes = 0
+        self.relocated_bytes = 0
         self.merged_runs = 0
         self.stays: dict[int, int] = {}
 
     def steps(
         self, free_share: float, room: int | None, is_over: Callable[[], bool]
     ) -> Generator[None, None, int]:
-        """Compact what is worth it and has room, in slices; returns from how many segments all was carried over.
+        """Compact what is worth it and has room, in slices; returns from how many segments all was relocated.
 
         Where there is room for the copies, several segments side by side. Else one after the other; on a full disk, where
         copies go into the reserve, only one: the caller gives it back first. It ends at the first pause at which it `is_over`.
@@ -232,13 +232,13 @@ class Compactor:
             sources = [one for one in groups.popleft() if self._is_sealed(one)]
             self._merging.clear()
             try:
-                done += yield from self._carry_all(sources, part)
+                done += yield from self._relocate_all(sources, part)
             except _LaterError:
                 continue
             except _OverError:
                 return done
             except StorageError:
-                return done  # a full or failed disk: what was carried is right where it is
+                return done  # a full or failed disk: what was relocated is right where it is
             except Exception as error:
                 if self._journal.failure is not None:
                     raise
@@ -295,8 +295,8 @@ class Compactor:
                 part.begin()
         return SealedSize(segment.sequence, live, segment.header.segment_bytes)
 
-    def _carry_all(self, sources: Sequence[Segment], part: Slice) -> Generator[None, None, int]:
-        """Carry over what lives in segments, ledger by ledger; of how many that was all."""
+    def _relocate_all(self, sources: Sequence[Segment], part: Slice) -> Generator[None, None, int]:
+        """Relocate what lives in segments, ledger by ledger; of how many that was all."""
         lines = merge(*(self._lines(source) for source in sources), key=itemgetter(0))
         for ledger_id, some in groupby(lines, key=itemgetter(0)):
             if part.over:
@@ -307,7 +307,7 @@ class Compactor:
             living = [line for line in some if ledger.has_span(line.source.sequence)]
             if not living:
                 continue
-            whole = yield from self._carry_ledger(ledger_id, ledger, living, sources, part)
+            whole = yield from self._relocate_ledger(ledger_id, ledger, living, sources, part)
             left = [line.source for line in living if ledger.has_span(line.source.sequence)]
             if whole and left:
                 # What a footer says of LACs goes with it.
@@ -323,7 +323,7 @@ class Compactor:
             _Line(one.ledger_id, one.first, one.last, source) for one in directory_of(self._files, source)
         )
 
-    def _carry_ledger(
+    def _relocate_ledger(
         self,
         ledger_id: int,
         ledger: StoredLedger,
@@ -331,14 +331,14 @@ class Compactor:
         sources: Sequence[Segment],
         part: Slice,
     ) -> Generator[None, None, bool]:
-        """Carry over what lives of a ledger in segments; False if some of it is pending deletion, and so not found now."""
+        """Relocate what lives of a ledger in segments; False if some of it is pending deletion, and so not found now."""
         stretches = joined_stretches((line.first, line.last) for line in lines)
         terms, unknown = self._reader.origin_terms(ledger_id, ledger, stretches[0][0], stretches[-1][1])
         if unknown is not None:
             raise _unread(unknown)
         for term in terms:
             for first, last in stretches:
-                whole = yield from self._carry_stretch(
+                whole = yield from self._relocate_stretch(
                     ledger_id, ledger, (first, last, term), sources, part, several=len(terms) > 1
                 )
                 if not whole:
@@ -347,7 +347,7 @@ class Compactor:
             self._put_merged(ledger_id, ledger)
         return True
 
-    def _carry_stretch(
+    def _relocate_stretch(
         self,
         ledger_id: int,
         ledger: StoredLedger,
@@ -357,7 +357,7 @@ class Compactor:
         *,
         several: bool,
     ) -> Generator[None, None, bool]:
-        """Carry over the ids first..last of an origin term; with `several` terms there may be others under the same ids.
+        """Relocate the ids first..last of an origin term; with `several` terms there may be others under the same ids.
 
         Returns:
             False if some of it is pending deletion, and so not found now.
@@ -377,7 +377,7 @@ class Compactor:
                 if piece.sequence in named:
                     living = piece._replace(first=max(piece.first, at))
                     alone = several and self._is_overwritten(ledger_id, ledger, living)
-                    self._carry(ledger_id, ledger, living, alone=alone)
+                    self._relocate(ledger_id, ledger, living, alone=alone)
                 if part.over or self._in_slice >= SLICE_BYTES:
                     yield from self._pause(part, sources)
                     if dead != (ledger.dead_through, ledger.dead_ranges):
@@ -400,7 +400,9 @@ class Compactor:
         found = self._reader.pieces(ledger_id, ledger, piece.first, piece.last, ANY_ORIGIN)
         return any(one.row.origin_term != piece.row.origin_term for one in found)
 
-    def _carry(self, ledger_id: int, ledger: StoredLedger, piece: RunPiece, *, alone: bool = False) -> None:
+    def _relocate(
+        self, ledger_id: int, ledger: StoredLedger, piece: RunPiece, *, alone: bool = False
+    ) -> None:
         """Put a piece again, unless its ledger was deleted or emptied since it was found; it may wait for the next one.
 
         `alone`: it keeps its LSN.
@@ -420,7 +422,7 @@ class Compactor:
                 self._put_merged(ledger_id, ledger)
             self._in_slice += len(run.body)
         if damaged:
-            self._carrier.put_damaged(piece, damaged, self._space)
+            self._relocator.put_damaged(piece, damaged, self._space)
 
     def _fitting(self, run: RunView) -> Iterator[RunView]:
         """A run in parts that fit a segment: it may be from a time of larger ones."""
@@ -444,7 +446,7 @@ class Compactor:
         if body is None:
             lies = self._reader.raw_body(piece)
             ends = ends_of(row, low, high)
-            return salvage(lies, row, low, high) if lies is not None else ((), (ends,) if ends else ())
+            return recover_run(lies, row, low, high) if lies is not None else ((), (ends,) if ends else ())
         run = RunView.parse(body)
         if piece.whole:
             return (run,), ()
@@ -463,8 +465,8 @@ class Compactor:
             return
         run, piece = merging.merged()
         if not self._is_dead(ledger_id, ledger, piece):
-            self._carrier.put_run(run, piece, self._space)
-            self.carried_bytes += len(run.body)
+            self._relocator.put_run(run, piece, self._space)
+            self.relocated_bytes += len(run.body)
             self.merged_runs += len(merging.runs) if len(merging.runs) > 1 else 0
         merging.clear()
 

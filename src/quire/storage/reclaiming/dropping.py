@@ -269,7 +269,7 @@ class EntryDropper:
         ledger.last = self._last_living(ledger_id, ledger)
 
     def _sealed_spans(self, ledger: StoredLedger) -> Iterator[Span]:
-        """Those that are read through a footer; one that is being taken up, or read again, is found in its table."""
+        """Those that are read through a footer; one that is being installed, or read again, is found in its table."""
         unsealed = self._segments.unsealed
         return (span for span in ledger.spans_within(0, ID_MAX) if span.sequence not in unsealed)
 

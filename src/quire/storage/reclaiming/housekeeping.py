@@ -24,7 +24,7 @@ class Housekeeping:
 
     Args:
         reclaimer: gives segments back.
-        compactor: carries over what lives in sparse ones.
+        compactor: relocates what lives in sparse ones.
         shrinker: of tombstones.
         meter: says what holds the space.
         states: the ledgers.
@@ -81,15 +81,15 @@ class Housekeeping:
     def compact_slices(
         self, free_share: float, room: int | None = None, is_over: Callable[[], bool] = lambda: False
     ) -> Generator[None, None, int]:
-        """Carry over what lives in sparse segments, so that `reclaim_slices` can give them back, in slices.
+        """Relocate what lives in sparse segments, so that `reclaim_slices` can give them back, in slices.
 
         Args:
-            free_share: of the disk, 0 to 1: with much free nothing is carried over.
-            room: about so many bytes are carried over at most, or one segment's; the caller gives back, and calls again.
-            is_over: whether to end at the next pause; what was carried over stays so.
+            free_share: of the disk, 0 to 1: with much free nothing is relocated.
+            room: about so many bytes are relocated at most, or one segment's; the caller gives back, and calls again.
+            is_over: whether to end at the next pause; what was relocated stays so.
 
         Returns:
-            Of how many segments all was carried over.
+            Of how many segments all was relocated.
         """
         steps = self.compactor.steps(self._left(free_share), room, is_over)
         return (yield from self._while_open(steps, 0))

@@ -1,4 +1,4 @@
-"""Records that are carried over as they are, until a newer one of the same kind and ledger supersedes them.
+"""Records that are relocated as they are, until a newer one of the same kind and ledger supersedes them.
 
 That is each kind without the critical bit but the marks of starts and stops: copies of metadata records, and whatever a
 later version may add. Nothing here looks into their bodies.
@@ -78,17 +78,17 @@ class KeptRecords:
         if left:
             self._places[ledger_id] = left
 
-    def carry_over(self, segments: Sequence[Segment], part: Slice) -> Iterator[None]:
+    def relocate(self, segments: Sequence[Segment], part: Slice) -> Iterator[None]:
         """Journal anew whatever only these segments hold, in slices. Raises StorageError when it cannot be taken."""
         for segment in segments:
             for ledger_id in segment.contents.kept:
                 for sequence, place in list(self._places.get(ledger_id, {}).values()):
                     if sequence == segment.sequence:
-                        self._carry(sequence, place)
+                        self._relocate(sequence, place)
                 if part.over:
                     yield
 
-    def _carry(self, sequence: int, place: KeptPlace) -> None:
+    def _relocate(self, sequence: int, place: KeptPlace) -> None:
         body = self._read(sequence, place)
         if body is None:
             del self._places[place.ledger_id][place.kind]

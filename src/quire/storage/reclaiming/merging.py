@@ -1,4 +1,4 @@
-"""Merging carried runs: what lives of a ledger in a sparse segment lies in many short runs, and is put again in few.
+"""Merging relocated runs: what lives of a ledger in a sparse segment lies in many short runs, and is put again in few.
 
 A merged run bears the highest LSN of its pieces. That is right because each piece holds its ids: what another run holds
 with a higher LSN is in no piece, and what is put meanwhile has a higher one than all in a sealed segment. A drop up to an LSN
@@ -7,7 +7,7 @@ not a truncation, which takes entries of lower origin terms up to the LSN of the
 LSN at which the ledger's term was taken: what was put before it never gets an LSN as high as what was put in the term. Pieces that
 wait while the ledger loses something are taken back, and looked for again.
 
-Source: docs/decisions/036-compaction-through-the-journal.md; `docs/formats/segment.md`, "Carried runs".
+Source: docs/decisions/036-compaction-through-the-journal.md; `docs/formats/segment.md`, "Relocated runs".
 """
 
 from __future__ import annotations

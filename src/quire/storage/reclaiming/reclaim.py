@@ -34,8 +34,8 @@ from quire.storage.states import States
 from quire.wire.stored_record import RECORD_HEADER_BYTES
 
 BACKLOG_MAX: Final = 4
-"""With more full groups waiting for the disk, what is carried over waits too."""
-CARRIED_SHARE_MAX: Final = 0.5
+"""With more full groups waiting for the disk, what is relocated waits too."""
+RELOCATED_SHARE_MAX: Final = 0.5
 """A segment whose live states would fill more of the next one stays where it is: to move it would gain little."""
 
 
@@ -124,8 +124,8 @@ class Reclaimer:
             return 0
         retired: set[int] = set()
         try:
-            for carried in (self._states.carry_over(dead, part), self._kept.carry_over(dead, part)):
-                for _ in carried:
+            for relocated in (self._states.relocate(dead, part), self._kept.relocate(dead, part)):
+                for _ in relocated:
                     journal.flush(inline=False)
                     yield
                     while patient and journal.backlog > BACKLOG_MAX:
@@ -151,7 +151,7 @@ class Reclaimer:
         """The segments in which nothing lives but states, and of these not too many.
 
         On a full disk those without any, for which there is always room; else those with the fewest, one at least: what is
-        carried over needs space before it gives any back.
+        relocated needs space before it gives any back.
         """
         found: list[tuple[int, Segment]] = []
         for segment in list(self._segments.values()):
@@ -165,19 +165,19 @@ class Reclaimer:
                     yield
                     part.begin()
             body = (trailer.rows_offset - trailer.states_offset) // max(trailer.states, 1)
-            carried = states * (RECORD_HEADER_BYTES + body + body)
-            carried += len(segment.contents.shrunk) * (TOMBSTONE.size + STATE_HEAD.size + SHRUNK_STATE.size)
-            if self._journal.full or carried <= CARRIED_SHARE_MAX * segment.header.segment_bytes:
-                found.append((carried, segment))
+            relocated = states * (RECORD_HEADER_BYTES + body + body)
+            relocated += len(segment.contents.shrunk) * (TOMBSTONE.size + STATE_HEAD.size + SHRUNK_STATE.size)
+            if self._journal.full or relocated <= RELOCATED_SHARE_MAX * segment.header.segment_bytes:
+                found.append((relocated, segment))
         if not self._journal.full:
             return [segment for _, segment in found]
-        if nothing_carried := [segment for carried, segment in found if not carried]:
-            return nothing_carried
+        if nothing_to_relocate := [segment for relocated, segment in found if not relocated]:
+            return nothing_to_relocate
         found.sort(key=itemgetter(0))
         fitting, total = 0, 0
-        for carried, segment in found:
-            total += carried
-            fitting += total <= CARRIED_SHARE_MAX * segment.header.segment_bytes
+        for relocated, segment in found:
+            total += relocated
+            fitting += total <= RELOCATED_SHARE_MAX * segment.header.segment_bytes
         return [segment for _, segment in found[: max(fitting, 1)]]
 
     # --- files ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ class Contents(NamedTuple):
             if a newer tombstone were lost. The state of a deleted ledger and a shrunk tombstone cannot.
         stated: those with a state here that is no shrunk tombstone.
         shrunk: those with a shrunk tombstone here.
-        kept: those with records here that are carried over as they are; -1 if they concern all.
+        kept: those with records here that are relocated as they are; -1 if they concern all.
     """
 
     entries: array[int]

@@ -47,7 +47,7 @@ class Scan:
         rows: a packed row of each run, in file order but for damaged ones.
         lacs: the highest LAC in the runs of each ledger, -1 where none did.
         states: (ledger or -1 for the unnamed limbo, LSN, body).
-        kept: records that are carried over as they are.
+        kept: records that are relocated as they are.
         lists: the segment list, if it was found.
         retired: sequences that retirements in it name.
         valid_groups: groups of which everything verified.

@@ -47,7 +47,7 @@ _READ_BYTES = 1 << 20
 U32_MAX = (1 << 32) - 1
 _RUN = int(SegmentRecordKind.RUN)
 _RECORD = struct.Struct(RECORD_HEAD.format + "I")
-_FLAGS_KNOWN = RecordFlag.RECOVERY | RecordFlag.CARRIED
+_FLAGS_KNOWN = RecordFlag.RECOVERY | RecordFlag.RELOCATED
 
 
 @dataclass(slots=True)

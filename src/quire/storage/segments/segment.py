@@ -72,7 +72,7 @@ class Segment:
         before_lsn, before_checksum: of the group that was closed last, for the next one's header.
         table: its runs; None once it is sealed and the footer holds them.
         states: newest (LSN, ledger state body) of each ledger in it, -1 for the unnamed limbo; empty once sealed.
-        kept: newest record of each (kind, ledger) that is carried over as it is; empty once sealed.
+        kept: newest record of each (kind, ledger) that is relocated as it is; empty once sealed.
         live: ledgers with entries in it that are not dead; counted once it is sealed.
         contents: the ledgers that it says something about, once it is sealed.
         file: open for writing, None before activation and after sealing.
@@ -145,7 +145,7 @@ class Segment:
         self._states_bytes += len(ledger_ids) * (STATE_HEAD.size + SHRUNK_STATE.size)
 
     def keep_record(self, place: KeptPlace) -> None:
-        """Remember the newest record of a kind and ledger that is carried over as it is."""
+        """Remember the newest record of a kind and ledger that is relocated as it is."""
         self._kept_ledgers.add(place.ledger_id)
         known = self.kept.get((place.kind, place.ledger_id))
         if known is None or known.lsn < place.lsn:

@@ -46,7 +46,7 @@ class Space(IntEnum):
     """What space is for. On a full disk each leaves some to those before it, so that space can always come back."""
 
     RETIREMENT = 0
-    """Retirements and what is carried for them, starts, and lists of segments."""
+    """Retirements and what is relocated for them, starts, and lists of segments."""
     DELETE = 1
     """Deletions and dead ranges."""
     COMPACTION = 2
@@ -124,7 +124,7 @@ class SegmentFiles:
     # --- what is there ------------------------------------------------------------------------------------------
 
     def load(self) -> list[int]:
-        """Look through the directory: note leftovers, take up the spares. Nothing is written before `prepare`.
+        """Look through the directory: note leftovers, find the spares. Nothing is written before `prepare`.
 
         Returns:
             The sequences of the segments, ascending.

@@ -89,7 +89,7 @@ class Start:
     Attributes:
         segments: in use, by sequence; without a trailer they are still to be sealed.
         ledgers: all that are known, shrunk tombstones too.
-        kept: records that are carried over as they are, with the segment of each.
+        kept: records that are relocated as they are, with the segment of each.
         unnamed_limbo: what earlier starts put in limbo without a name, and is there still.
         unnamed_limbo_place: the LSN of the record that says so, and its segment's sequence.
         resume: the segment to go on in, after a clean stop without any damage.
@@ -459,7 +459,7 @@ def segment_of(header: SegmentHeader, scan: Scan) -> Segment:
     segment.data_end = scan.data_end
     segment.first_lsn, segment.last_lsn = scan.first_lsn, scan.last_lsn
     if rows:
-        segment.first_lsn = min(scan.first_lsn, row_at(rows, 0).lsn)  # of a carried run
+        segment.first_lsn = min(scan.first_lsn, row_at(rows, 0).lsn)  # of a relocated run
     segment.before_lsn, segment.before_checksum = scan.before_lsn, scan.before_checksum
     return segment
 

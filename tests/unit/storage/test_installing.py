@@ -1,4 +1,4 @@
-"""Sealed segments are taken up, and damaged ones read again, while requests go on; a read costs what it answers."""
+"""Sealed segments are installed, and damaged ones read again, while requests go on; a read costs what it answers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_read_with_a_far_end_asks_for_the_footers_that_it_needs(monkeypatch: p
 
 
 def full_segment(files: FaultyFiles, worker: StepWorker) -> LedgerStorage:
-    """A bookie with small ledgers, whose first segment is sealed and not taken up yet."""
+    """A bookie with small ledgers, whose first segment is sealed and not installed yet."""
     storage = open_storage(
         files, StorageConfig(segment_bytes=MIB, recent_bytes_max=0), worker=worker, clock=HurriedClock()
     )

@@ -1,6 +1,6 @@
 """What compaction puts: runs that keep their LSN, and what is damaged of those that do not verify.
 
-Source: `docs/formats/segment.md`, "Carried runs", "Damaged intervals".
+Source: `docs/formats/segment.md`, "Relocated runs", "Damaged intervals".
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from quire.storage.states import States
 from quire.wire.run import RunView, count_ids
 
 
-class Carrier:
-    """Puts what is carried over, and notes where it is found from then on.
+class Relocator:
+    """Puts what is relocated, and notes where it is found from then on.
 
     Args:
         journal: where it goes.
@@ -62,12 +62,12 @@ class Carrier:
             token=self._token(row.ledger_id),
             stripes=run.stripes,
             count=run.count,
-            flags=RecordFlag.CARRIED | (RecordFlag.RECOVERY if recovery else 0),
+            flags=RecordFlag.RELOCATED | (RecordFlag.RECOVERY if recovery else 0),
             origin_term=row.origin_term,
-            carried_lsn=row.lsn,
+            relocated_lsn=row.lsn,
         )
         assert segment.table is not None
-        segment.table.add_carried(
+        segment.table.add_relocated(
             Row(
                 row.ledger_id, row.origin_term, run.first, run.last, row.lsn, offset // OFFSET_UNIT, len(body), run.count,
                 run.period, recovery, run.digest_type, SegmentRecordKind.RUN, run.stripes,
@@ -96,7 +96,7 @@ class Carrier:
             )
             assert segment.table is not None
             segment.first_lsn = min(segment.first_lsn, row.lsn)
-            segment.table.add_carried(
+            segment.table.add_relocated(
                 Row(
                     row.ledger_id, row.origin_term, first, last, row.lsn, offset // OFFSET_UNIT, len(body),
                     count_ids(first, last, row.period, row.stripes), row.period, RowFlag.DAMAGED, 0,

@@ -1,4 +1,4 @@
-"""Dialogues of a bookie with a writer and a repairer, whose requests of the background wait for the writer's.
+"""Dialogues of a bookie with a writer and a repairer, whose low-priority requests wait for the writer's.
 
 Source: docs/protocol/repair.md, "Giving way".
 """
@@ -20,12 +20,12 @@ from support.native_peer import Peer, add
 
 FIRST = 10
 """Both ledgers hold ten entries."""
-COPY = Flag.RECOVERY | Flag.BACKGROUND
+COPY = Flag.RECOVERY | Flag.LOW_PRIORITY
 LARGE = LIMITS.others_bytes + 1
 MS = 1_000_000
 
 
-def read(number: int, flags: int = Flag.BACKGROUND, first: int = 0, last: int = 9) -> bytes:
+def read(number: int, flags: int = Flag.LOW_PRIORITY, first: int = 0, last: int = 9) -> bytes:
     body = native_bodies.encode_read(first, last, 1 << 20, native_bodies.ANY_TERM)
     ids: dict[str, Any] = {"ledger_id": ACCESS.ledger_id, "key": ACCESS.key, "flags": flags}
     return native.encode_request(Kind.READ, number, len(body), checksum(body), **ids) + body
@@ -35,7 +35,7 @@ def read(number: int, flags: int = Flag.BACKGROUND, first: int = 0, last: int = 
 def writer() -> Iterator[Peer]:
     one = Peer()
     yield one
-    machine = one.bookie.server.background.machine
+    machine = one.bookie.server.low_priority.machine
     machine.check()
     assert machine.in_flight == 0, "what was begun is settled"
     assert one.bookie.server._pending_bytes == 0
@@ -47,7 +47,7 @@ def repairer(writer: Peer) -> Peer:
     return Peer(writer.bookie)
 
 
-def background(peer: Peer) -> dict[str, int]:
+def low_priority(peer: Peer) -> dict[str, int]:
     info: dict[str, int] = peer.bookie.server.info()["background"]
     return info
 
@@ -56,7 +56,7 @@ def test_beside_nothing_else_it_is_served_as_it_comes(repairer: Peer) -> None:
     repairer.bookie.pass_time(2_000 * MS)  # the ten entries came before that
     repairer.send([add(FIRST, flags=COPY, size=LARGE), read(2)], wait=False)
     assert repairer.bookie.server.ledgers.entries_added == 21
-    assert background(repairer)["in_flight_bytes"] > 0
+    assert low_priority(repairer)["in_flight_bytes"] > 0
     repairer.wait()
     assert sorted(repairer.told()) == [(2, Answer.OK), (FIRST, Answer.OK)]
 
@@ -65,13 +65,13 @@ def test_while_much_of_others_is_in_flight_it_waits_and_comes_after_it(writer: P
     writer.send([add(FIRST, ledger=GOOD, size=LARGE)], wait=False)
     repairer.send([add(FIRST, flags=COPY), read(2), read(3, Flag.NONE)], wait=False)
     repairer.bookie.pass_time(50 * MS)
-    assert background(repairer)["waiting"] == 2
-    assert repairer.told() == [(3, Answer.OK)], "what is not of the background waits for nothing"
+    assert low_priority(repairer)["waiting"] == 2
+    assert repairer.told() == [(3, Answer.OK)], "what is not of low priority waits for nothing"
     repairer.wait()
     assert writer.told() == [(FIRST, Answer.OK)]
     assert sorted(repairer.told()) == [(2, Answer.OK), (3, Answer.OK), (FIRST, Answer.OK)]
     assert repairer.holds() == list(range(11))
-    assert background(repairer) == {"waiting": 0, "waiting_bytes": 0, "in_flight_bytes": 0}
+    assert low_priority(repairer) == {"waiting": 0, "waiting_bytes": 0, "in_flight_bytes": 0}
 
 
 def test_beside_others_one_is_served_in_a_turn_of_the_loop(writer: Peer, repairer: Peer) -> None:
@@ -79,11 +79,11 @@ def test_beside_others_one_is_served_in_a_turn_of_the_loop(writer: Peer, repaire
     repairer.send([read(number) for number in range(5)], wait=False)
     assert repairer.told() == []
     left = []
-    while waiting := background(repairer)["waiting"]:
+    while waiting := low_priority(repairer)["waiting"]:
         left.append(waiting)
         timeline = repairer.bookie.timeline
         served = timeline.run(
-            lambda seen=waiting: background(repairer)["waiting"] < seen,  # type: ignore[misc]
+            lambda seen=waiting: low_priority(repairer)["waiting"] < seen,  # type: ignore[misc]
             until_ns=timeline.now_ns + MS,
             events_max=100,
         )
@@ -110,7 +110,7 @@ def test_what_waits_is_bounded_and_refused_as_too_busy(writer: Peer, repairer: P
     writer.send([add(FIRST, ledger=GOOD, size=LARGE)], wait=False)
     count = LIMITS.waiting_bytes // (1 << 19)
     repairer.send([add(FIRST + number, flags=COPY, size=1 << 19) for number in range(count + 2)], wait=False)
-    assert background(repairer)["waiting_bytes"] <= LIMITS.waiting_bytes
+    assert low_priority(repairer)["waiting_bytes"] <= LIMITS.waiting_bytes
     repairer.bookie.pass_time(MS)
     refused = [number for number, answer in repairer.told() if answer is Answer.TOO_BUSY]
     assert refused == [FIRST + count - 1, FIRST + count, FIRST + count + 1]
@@ -126,15 +126,15 @@ def test_a_client_that_is_gone_leaves_nothing_that_waits(writer: Peer, repairer:
     other.send([read(1)], wait=False)
     repairer.send([read(3)], wait=False)
     repairer.bookie.inside(lambda: repairer.line.owner.connection_lost(None))
-    assert background(other)["waiting"] == 1
+    assert low_priority(other)["waiting"] == 1
     writer.wait()
     assert other.told() == [(1, Answer.OK)]
     assert repairer.told() == []
 
 
-def test_a_fence_waits_for_nothing_in_the_background_either(writer: Peer, repairer: Peer) -> None:
+def test_a_fence_of_low_priority_waits_for_nothing_either(writer: Peer, repairer: Peer) -> None:
     writer.send([add(FIRST, ledger=GOOD, size=LARGE)], wait=False)
-    repairer.send([read(1, Flag.BACKGROUND | Flag.FENCE | Flag.RECOVERY)])
+    repairer.send([read(1, Flag.LOW_PRIORITY | Flag.FENCE | Flag.RECOVERY)])
     assert repairer.told() == [(1, Answer.OK)]
 
 
@@ -147,7 +147,7 @@ def test_a_request_that_makes_no_sense_is_refused_after_its_wait(writer: Peer, r
         len(body),
         checksum(body),
         ledger_id=ACCESS.ledger_id,
-        flags=Flag.BACKGROUND,
+        flags=Flag.LOW_PRIORITY,
         key=ACCESS.key,
     )
     repairer.send([cut + body, read(8)], wait=False)
@@ -163,7 +163,7 @@ def test_what_waited_when_the_bookie_lost_its_registration_waits_for_that_too(
     repairer.send([add(FIRST, flags=COPY)], wait=False)
     server.lease.pending = True  # and nothing is asked of the store that would end it
     writer.bookie.pass_time(150 * MS)
-    assert background(repairer)["waiting"] == 0
+    assert low_priority(repairer)["waiting"] == 0
     assert server.ledgers.entries_added == 21, "only the writer's"
     writer.bookie.inside(server.lease._release)
     for _ in range(3):
@@ -172,7 +172,7 @@ def test_what_waited_when_the_bookie_lost_its_registration_waits_for_that_too(
     assert writer.told() == [(FIRST, Answer.OK)]
 
 
-def test_a_bookie_says_how_long_adds_take_without_the_background(writer: Peer, repairer: Peer) -> None:
+def test_a_bookie_says_how_long_adds_take_without_low_priority_ones(writer: Peer, repairer: Peer) -> None:
     writer.bookie.pass_time(10_000 * MS)
     assert writer.bookie.server.info()["add_p99_us"] is None
     repairer.send([add(FIRST, flags=COPY)])

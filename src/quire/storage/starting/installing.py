@@ -1,7 +1,7 @@
-"""Segments that were sealed are taken up, and those whose footer does not verify are read again, while requests go on.
+"""Segments that were sealed are installed, and those whose footer does not verify are read again, while requests go on.
 
 Both concern as many ledgers as a segment holds. What has to be done on the loop is done in slices; what reads the disk is
-done on the worker, a group of records at a time, so that groups are written in between. Until a segment is taken up its
+done on the worker, a group of records at a time, so that groups are written in between. Until a segment is installed its
 runs are found through its table; until it is read again, what its footer does not show is unknown.
 
 Source: `docs/formats/segment.md`, "Footer and trailer of a sealed segment".
@@ -34,8 +34,8 @@ Work: TypeAlias = Generator["Callable[[], Any] | None", Any, None]
 """Goes on at each `yield`: after a pause, or when a job was done on the worker, with its result or its exception."""
 
 
-class TakingUp:
-    """Takes up sealed segments, and reads damaged ones again.
+class SegmentInstaller:
+    """Installs sealed segments, and reads damaged ones again.
 
     Args:
         segments, unsealed, retiring: those in use; of them those whose runs are in memory, and those about to be freed.
@@ -46,7 +46,7 @@ class TakingUp:
         cache: rows of sealed segments.
         damages: where is noted what does not verify.
         clock: for the length of a slice.
-        on_sealed: called when a segment was taken up.
+        on_sealed: called when a segment was installed.
 
     Attributes:
         closed: the bookie stops: nothing more is begun.
@@ -93,11 +93,11 @@ class TakingUp:
 
     # --- sealed segments -----------------------------------------------------------------------------------------
 
-    def take_up(self, segment: Segment, trailer: Trailer, directory: bytes) -> None:
+    def install(self, segment: Segment, trailer: Trailer, directory: bytes) -> None:
         """A footer is on disk: when its ledgers know of it, entries are found through it."""
-        self._go_on(self._take_up(segment, trailer, directory))
+        self._go_on(self._install(segment, trailer, directory))
 
-    def _take_up(self, segment: Segment, trailer: Trailer, directory: bytes) -> Work:
+    def _install(self, segment: Segment, trailer: Trailer, directory: bytes) -> Work:
         part = Slice(self._clock)
         entries = read_directory(directory)
         # It counts among those that are not sealed meanwhile: what it keeps dead, or alive, stays so.
@@ -166,7 +166,7 @@ class TakingUp:
         if not (scan.named or scan.all_in_limbo) and self._journal.failure is None:
             sealed = yield partial(self._seal, read)
             if isinstance(sealed, tuple):
-                yield from self._take_up(read, *sealed)
+                yield from self._install(read, *sealed)
             elif isinstance(sealed, BaseException) and not is_shortage(sealed):
                 self._journal.fail(sealed)  # else the records are read again at the next start
 

@@ -1,4 +1,4 @@
-"""Requests of the background wait here while adds of others are in flight; `env/yielding.py` decides which is served when.
+"""Low-priority requests wait here while adds of others are in flight; `env/yielding.py` decides which is served when.
 
 Here is measured, too, how long adds of others take, from when they were taken until their responses leave.
 
@@ -27,7 +27,7 @@ READ_BYTES: Final = 64 * 1024
 """A read counts so much."""
 
 
-class BackgroundOwner(Protocol):
+class LowPriorityOwner(Protocol):
     """A connection whose requests may wait here; it stands above."""
 
     added: bool
@@ -46,16 +46,16 @@ class BackgroundOwner(Protocol):
         """Answer a request with a code alone."""
 
 
-class BackgroundRequest(NamedTuple):
+class LowPriorityRequest(NamedTuple):
     """A request that waits: whose, and its frame."""
 
-    owner: BackgroundOwner
+    owner: LowPriorityOwner
     request: Request
     frame: memoryview
 
 
-class BackgroundQueue:
-    """The background of one bookie.
+class LowPriorityQueue:
+    """The low-priority requests of one bookie.
 
     Args:
         clock: time.
@@ -74,7 +74,7 @@ class BackgroundQueue:
     def __init__(self, clock: Clock, pending_bytes: Callable[[], int], flush: Callable[[Any], None]) -> None:
         self._clock, self._pending_bytes, self._flush = clock, pending_bytes, flush
         self.machine = YieldMachine()
-        self.waiting: deque[BackgroundRequest] = deque()
+        self.waiting: deque[LowPriorityRequest] = deque()
         self._is_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self.puts: deque[tuple[int, float]] = deque()
@@ -107,10 +107,10 @@ class BackgroundQueue:
         self.keep_times()
         return self._times.p99_us(self._now_ms())
 
-    # --- the background -------------------------------------------------------------------------------------------
+    # --- low priority ---------------------------------------------------------------------------------------------
 
-    def come(self, owner: BackgroundOwner, request: Request, frame: memoryview) -> None:
-        """Serve an ADD or a READ of the background, now or later, or refuse it as too busy.
+    def come(self, owner: LowPriorityOwner, request: Request, frame: memoryview) -> None:
+        """Serve an ADD or a READ of low priority, now or later, or refuse it as too busy.
 
         Raises:
             MalformedFrameError: it is served now, and its body is not what it should be.
@@ -121,7 +121,7 @@ class BackgroundQueue:
         elif entrance is Entrance.SERVED:
             self._serve(owner, request)
         else:
-            self.waiting.append(BackgroundRequest(owner, request, frame))
+            self.waiting.append(LowPriorityRequest(owner, request, frame))
             self.look_soon()
 
     def dropped(self, owner: object) -> None:
@@ -159,7 +159,7 @@ class BackgroundQueue:
             wait_ms = max(1, due_ms - self._now_ms())
             self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._look)
 
-    def _serve_waiting(self, owner: BackgroundOwner, request: Request, frame: memoryview) -> None:
+    def _serve_waiting(self, owner: LowPriorityOwner, request: Request, frame: memoryview) -> None:
         """Serve a request that has waited, unless something else is to be waited for now: then it comes once more."""
         if owner.must_wait(request):
             self.machine.settled(_size_of(request))
@@ -173,7 +173,7 @@ class BackgroundQueue:
         if owner.added:
             self._flush(owner)
 
-    def _serve(self, owner: BackgroundOwner, request: Request) -> None:
+    def _serve(self, owner: LowPriorityOwner, request: Request) -> None:
         """Serve a request; a run that is on its way to the disk then is settled later."""
         pending = False
         try:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quire.core.ledger.metadata import DigestType
 from quire.core.ledger.quorum import stripes_of_slot
 from quire.storage.formats.footer_format import Row
-from quire.storage.reading import cut_run, ends_of, positions_of, salvage
+from quire.storage.reading import cut_run, ends_of, positions_of, recover_run
 from quire.wire.run import RUN_HEADER_BYTES, RunView, ids_in
 from support.storage_disk import make_run, payload_of
 
@@ -58,7 +58,7 @@ def test_whatever_is_turned_each_entry_is_whole_or_called_damaged(
     for place in at:
         body[place] ^= 1 << chance.randrange(8)
     row = row_of(run)
-    left = salvage(bytes(body), row, first, first + length)
+    left = recover_run(bytes(body), row, first, first + length)
     wanted = [entry_id for entry_id in run.ids() if first <= entry_id <= first + length]
     good = {entry_id: bytes(entry) for one in left.runs for entry_id, entry in one.entries()}
     bad = [entry_id for low, high in left.damaged for entry_id in ids_in(low, high, run.period, run.stripes)]
@@ -79,11 +79,11 @@ def test_whatever_is_turned_each_entry_is_whole_or_called_damaged(
 
 def test_without_a_digest_that_a_bookie_can_verify_all_of_a_run_is_damaged() -> None:
     run = make_run(9, 3, 7)
-    assert [one.count for one in salvage(run.body, row_of(run), 0, 100).runs] == [5]
+    assert [one.count for one in recover_run(run.body, row_of(run), 0, 100).runs] == [5]
     for row in (
         row_of(run)._replace(digest_type=int(DigestType.HMAC)),
         row_of(run)._replace(last=8, entries=6),
     ):
-        left = salvage(run.body, row, 0, 6)
+        left = recover_run(run.body, row, 0, 6)
         assert (left.runs, left.damaged) == ((), ((3, 6),))
-    assert salvage(run.body, row_of(run), 8, 9) == ((), ())
+    assert recover_run(run.body, row_of(run), 8, 9) == ((), ())
