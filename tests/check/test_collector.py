@@ -27,7 +27,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("number", range(len(SHAPES)))
 def test_states_of_one_form_go_to_states_of_the_same_forms(number):
-    """What is renamed must be nothing to any rule, also to one that a mutant swapped."""
+    """What is renamed must be nothing to any rule, also to one that a mutant replaced."""
     world = CollectorWorld(*SHAPES[number])
     form = CollectorForm(world)
     seen, level, most = {world.initial()}, [world.initial()], rounds(1500, 30_000)
@@ -113,7 +113,7 @@ def test_a_copy_that_is_put_back_has_its_versions_back():
     assert way.can("store: takes 0 passes of chain 0, held at 1")
 
 
-def test_an_unanswered_swap_lands_later_but_not_in_a_store_that_was_put_back():
+def test_an_unanswered_cas_lands_later_but_not_in_a_store_that_was_put_back():
     way = Way(CollectorConfiguration(lost=1))
     way.goes(
         "store: is copied", "bookie: reads the counter: none", "client: creates", "bookie: hears nothing"

@@ -34,7 +34,7 @@ MUTANTS = {
         "batch 0 has 4 of 2 ledgers in the list",
     ),
     "an abort that does not look": (Config(batches=1, looks=False, deaths=0), "is listed and deleted"),
-    "a swap that does not require its ledgers": (
+    "a compare-and-swap that does not require its ledgers": (
         Config(batches=1, rules=replace(COMMIT_RULES, requires_ledgers=lambda: False)),
         "is listed and deleted",
     ),

@@ -123,26 +123,26 @@ NOT_MOVED = {
     "RepairMachine": {
         ("listed", "listing", "clearing"),
         ("listed", "verifying", "listing"),
-        ("record_read", "reading", "swapping"),
-        *(("swapped", "swapping", status) for status in ("reading", "copying", "clearing", "ended")),
-        ("unknown", "swapping", "ended"),
+        ("record_read", "reading", "storing"),
+        *(("stored", "storing", status) for status in ("reading", "copying", "clearing", "ended")),
+        ("unknown", "storing", "ended"),
         *(("bookies_changed", status, status) for status in ("idle", "clearing")),
     },
     "LogMachine": {
         *(
             ("created", status, status)
-            for status in ("idle", "reading", "fencing", "swapping", "backing_off", "closing", "ended")
+            for status in ("idle", "reading", "fencing", "storing", "backing_off", "closing", "ended")
         ),
         ("head_read", "reading", "ended"),
-        ("head_read", "reading", "swapping"),
-        ("head_read", "swapping", "ended"),
+        ("head_read", "reading", "storing"),
+        ("head_read", "storing", "ended"),
         ("head_written", "closing", "closing"),
         ("ledger_failed", "closing", "ended"),
         ("recovery_failed", "fencing", "ended"),
     },
     "TrimMachine": {
         ("head_read", "reading", "clearing"),
-        *(("head_written", status, "clearing") for status in ("swapping", "clearing")),
+        *(("head_written", status, "clearing") for status in ("storing", "clearing")),
         ("head_written", "clearing", "deleting"),
     },
 }
@@ -204,7 +204,7 @@ class Seen:
 
 
 def transition(old, new):
-    """A swap that was taken, by its number in the reference."""
+    """A compare-and-swap that was taken, by its number in the reference."""
     if old.fragments != new.fragments and repaired_only(old, new):
         return "M6"
     changed = "" if old.fragments == new.fragments else ", ensemble changed"
@@ -253,8 +253,8 @@ def explored():
     )
 
     class WatchedWorld(LedgerWorld):
-        def swapped(self, store, ask, *, by_writer):
-            after, answer = super().swapped(store, ask, by_writer=by_writer)
+        def after_cas(self, store, ask, *, by_writer):
+            after, answer = super().after_cas(store, ask, by_writer=by_writer)
             if answer == "written":
                 seen.records.add(transition(store.record, ask.record))
             return after, answer
@@ -463,7 +463,7 @@ def test_every_leader_of_a_log_can_still_lead_or_end(configuration):
 
 
 class NeverReadsAgain(LogMachine):
-    """After a swap that it lost it waits."""
+    """After a compare-and-swap that it lost it waits."""
 
     __slots__ = ()
 

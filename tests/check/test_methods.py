@@ -22,13 +22,13 @@ from quire.core.ledger.bundle_acks import BundleAcks
 from quire.core.ledger.closing import Closing
 from quire.core.ledger.ensemble_change import EnsembleChange
 from quire.core.ledger.reader import LacMachine, ReadMachine
-from quire.core.ledger.record_swap import RecordSwap
+from quire.core.ledger.record_cas import RecordCas
 from quire.core.ledger.writer import RunWindow, WriterMachine
 from quire.core.ledger.writer_waits import WriterWaits
+from quire.core.log.cas import HeadCas
 from quire.core.log.fencing import Fencing
 from quire.core.log.machine import LogMachine
 from quire.core.log.roll import Roll
-from quire.core.log.swap import HeadSwap
 from quire.core.log.trimming import TrimMachine
 from quire.core.recovery.log_end_search import FenceAnswers, LogEndSearch, Votes
 from quire.core.recovery.machine import RecoveryMachine
@@ -48,7 +48,7 @@ PARTS = {
         RunWindow,
         EnsembleChange,
         WriterWaits,
-        RecordSwap,
+        RecordCas,
         Closing,
         RecoveryMachine,
         LogEndSearch,
@@ -65,7 +65,7 @@ PARTS = {
     ),
     "log": (
         LogMachine,
-        HeadSwap,
+        HeadCas,
         Fencing,
         Roll,
         TrimMachine,
@@ -171,7 +171,7 @@ NOT_CALLED = {
     ): "a world whose ledgers have run out leaves its handle waiting (tests/golden)",
     ("LogMachine", "abandon"): "a client that gives up is one whose steps are never taken (test_legality.py)",
     ("LogMachine", "head_seen"): LEADS_ALONE,
-    ("HeadSwap", "learned"): LEADS_ALONE,
+    ("HeadCas", "learned"): LEADS_ALONE,
     ("TrimMachine", "page_deleted"): NO_PAGES,
     ("TrimMachine", "page_read"): NO_PAGES,
     ("TrimMachine", "log_deleted"): "nobody deletes the log (tests/unit/log)",

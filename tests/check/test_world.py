@@ -36,8 +36,8 @@ class Way:
         return self.said
 
 
-def test_a_swap_lands_in_one_step_and_is_heard_of_in_another():
-    """Between the two everybody else goes on, and another swap finds the new version."""
+def test_a_cas_lands_in_one_step_and_is_heard_of_in_another():
+    """Between the two everybody else goes on, and another compare-and-swap finds the new version."""
     way = Way(LedgerWorld(Configuration(recoverers=2)))
     way.goes("recoverer 1: starts", "recoverer 2: starts")
     assert way.goes("store: takes v0: IN_RECOVERY 0:[b0 b1] from recoverer 1") == ("written",)
@@ -48,7 +48,7 @@ def test_a_swap_lands_in_one_step_and_is_heard_of_in_another():
     way.goes("recoverer 1: hears written")
 
 
-def test_a_swap_of_which_nobody_heard_may_still_land():
+def test_a_cas_of_which_nobody_heard_may_still_land():
     way = Way(LedgerWorld(Configuration(lost_swaps=1)))
     way.goes("recoverer: starts", "recoverer: hears nothing")
     assert way.goes("store: takes v0: IN_RECOVERY") == ("written",)
@@ -84,7 +84,7 @@ def test_a_request_that_was_given_up_still_arrives():
     assert "stores 0" in way.goes("b0: takes add 0..0")
 
 
-def test_a_logs_swap_is_two_steps_too_and_may_land_unanswered():
+def test_a_logs_cas_is_two_steps_too_and_may_land_unanswered():
     way = Way(LogWorld(LogConfiguration(handles=2, ledgers=3, writes=1, lost_swaps=1)))
     way.goes("handle 0: open", "handle 0: reads", "handle 0: creates ledger 1")
     way.goes("handle 1: open", "handle 1: reads", "handle 1: creates ledger 2", "handle 0: hears nothing")

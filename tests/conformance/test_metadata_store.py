@@ -109,8 +109,8 @@ async def test_one_of_many_wins_each_race(driver):
         assert sorted(type(r).__name__ for r in made) == ["AlreadyExistsError"] * 3 + ["int"]
         version = (await stores[0].get("k")).version
         for _ in range(20):
-            swaps = [s.put("k", b"%d" % i, version) for i, s in enumerate(stores) for _ in range(3)]
-            results = await asyncio.gather(*swaps, return_exceptions=True)
+            writes = [s.put("k", b"%d" % i, version) for i, s in enumerate(stores) for _ in range(3)]
+            results = await asyncio.gather(*writes, return_exceptions=True)
             [(winner, version)] = [(i, r) for i, r in enumerate(results) if isinstance(r, int)]
             assert all(isinstance(r, VersionConflictError) for i, r in enumerate(results) if i != winner)
             found = await stores[1].get("k")

@@ -408,9 +408,9 @@ class TrustingRepair(RepairMachine):
 
     __slots__ = ()
 
-    def swapped(self, version: int) -> None:
+    def stored(self, version: int) -> None:
         lists = dict(self.plan.lists)
-        super().swapped(version)
+        super().stored(version)
         for effect in [effect for effect in self.out if isinstance(effect, ListReplica)]:
             self.out.remove(effect)
             self.listed(effect.bookie, lists[effect.bookie].response)

@@ -11,8 +11,8 @@ from support.museum import RedError, explored, incident, require
 from support.stage import Stage
 
 
-def swapped(fault: bool, **rules):
-    """The shipped rules, or with these swapped."""
+def replaced(fault: bool, **rules):
+    """The shipped rules, or with these replaced."""
     return RULES.but(**rules) if fault else RULES
 
 
@@ -63,7 +63,7 @@ def test_2614_a_read_that_does_not_fence(fault: bool) -> None:
     violates="I6",
 )
 def test_2615_an_ensemble_before_existing_ones(fault: bool) -> None:
-    rules = swapped(fault, recovery_start=lambda highest_lac, last_fragment_first: highest_lac)
+    rules = replaced(fault, recovery_start=lambda highest_lac, last_fragment_first: highest_lac)
     stage = Stage(["b1", "b2", "b3", "b4", "b5", "b6"], (2, 2, 2), rules=rules)
     stage.start_later([(0, ["b1", "b2"]), (3, ["b2", "b3"]), (6, ["b4", "b5"])], confirmed=5)
     stage.bookies["b4"].held.add(6)
@@ -93,7 +93,7 @@ def test_2615_an_ensemble_before_existing_ones(fault: bool) -> None:
     violates="F1",
 )
 def test_1067_one_hanging_bookie(fault: bool) -> None:
-    rules = swapped(fault, negative_votes_needed=lambda write_quorum, ack_quorum: write_quorum)
+    rules = replaced(fault, negative_votes_needed=lambda write_quorum, ack_quorum: write_quorum)
     stage = Stage(["b1", "b2", "b3"], (3, 3, 2), rules=rules)
     for _ in range(2):
         stage.append()

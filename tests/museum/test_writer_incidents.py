@@ -8,7 +8,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.effects import SendRun
 from quire.core.ledger.ensemble_change import ChangeStatus, mask_of
-from quire.core.ledger.record_swap import StoreRequest
+from quire.core.ledger.record_cas import StoreRequest
 from quire.core.ledger.writer import WriterMachine, slots_of
 from quire.core.ledger.writer_state import Status
 from support.museum import explored, incident
@@ -143,8 +143,8 @@ class WritesBeforeTheStoreAnswers(WriterMachine):
 
     def replacements_chosen(self, chosen: Mapping[int, BookieId], now_ms: int) -> None:
         super().replacements_chosen(chosen, now_ms)
-        if self.swap.asked is StoreRequest.WRITE:
-            self.metadata_written(self.swap.version)
+        if self.cas.asked is StoreRequest.WRITE:
+            self.metadata_written(self.cas.version)
 
 
 @incident(
@@ -152,13 +152,13 @@ class WritesBeforeTheStoreAnswers(WriterMachine):
     title="Failures after the confirmation are repaired without waiting for the metadata",
     happened=(
         "3/3/2 and a ZooKeeper that takes no writes. b2 and b3 confirm entry 0; b1's error comes later and is put by. "
-        "With entry 1 b1 is replaced in the background: entries go to b4 and are acknowledged while the swap is still "
+        "With entry 1 b1 is replaced in the background: entries go to b4 and are acknowledged while the compare-and-swap is still "
         "unanswered. The same happens to b2 and b3. In the end entries are acknowledged on b4, b5 and b6, and ZooKeeper "
         "names b1, b2 and b3: whoever recovers the ledger closes it without them."
     ),
     ours=(
         "The same failures with a silent store, then a recovery from the record as it is stored. The shipped writer "
-        "acknowledges nothing until its swap is answered."
+        "acknowledges nothing until its compare-and-swap is answered."
     ),
     switch="a writer that goes on with the new ensemble before the store has answered",
     violates="I1",
@@ -344,11 +344,11 @@ def test_4557_two_threads(fault: bool) -> None:
         "or goes on with an ensemble that is not the stored one."
     ),
     ours=(
-        "The explorer, every interleaving of a writer, a recoverer and a swap whose answer is lost: before callers hear "
-        "anything the record is read again and the swap settled."
+        "The explorer, every interleaving of a writer, a recoverer and a compare-and-swap whose answer is lost: before callers hear "
+        "anything the record is read again and the compare-and-swap settled."
     ),
-    switch="a writer that goes on although its last swap may still land",
+    switch="a writer that goes on although its last compare-and-swap may still land",
     violates="I2",
 )
-def test_1967_the_answer_of_a_swap_is_lost(fault: bool) -> None:
+def test_1967_the_answer_of_a_cas_is_lost(fault: bool) -> None:
     explored("may_go_on_after_unknown", fault=fault)

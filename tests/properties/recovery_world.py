@@ -201,7 +201,7 @@ class World:
         elif isinstance(effect, FindLength):
             self.length_found(machine, effect)
         elif isinstance(effect, WriteMetadata):
-            self.swap(machine, effect)
+            self.cas(machine, effect)
         elif isinstance(effect, RereadMetadata):
             machine.metadata_read(self.record, self.version)
         self.drain(recoverer)
@@ -218,7 +218,7 @@ class World:
         else:
             machine.length_unavailable(())
 
-    def swap(self, machine: RecoveryMachine, effect: WriteMetadata) -> None:
+    def cas(self, machine: RecoveryMachine, effect: WriteMetadata) -> None:
         answer_lost = self.chance.random() < 0.1
         if effect.version != self.version:
             machine.metadata_conflicted()

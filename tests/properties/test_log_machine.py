@@ -1,6 +1,6 @@
 """Openers, leaders and a truncater over one list, in any order, with crashes and lost answers: L1 to L7 hold.
 
-The world is small and adversarial: every effect is a step of its own that may happen late; a swap may land without its
+The world is small and adversarial: every effect is a step of its own that may happen late; a compare-and-swap may land without its
 answer, or after its caller has given up; a client may vanish between any two steps.
 """
 
@@ -137,7 +137,7 @@ class World:
                 machine.created(LedgerId(self.next_ledger), 0)
             case effects.WriteHead(head, version, pages):
                 self.pages.update({self.name_page(page): page for page in pages})
-                self.swap(client, head, version, fate)
+                self.cas(client, head, version, fate)
             case effects.DeleteLedger(ledger_id):
                 assert ledger_id not in self.listed(), (
                     f"ledger {ledger_id} was deleted while the list holds it"
@@ -149,7 +149,7 @@ class World:
                 self.close_ledger(client, ledger_id)
         self.settle(client)
 
-    def swap(self, client: Client, head: LogHead, version: int, fate: int) -> None:
+    def cas(self, client: Client, head: LogHead, version: int, fate: int) -> None:
         if fate == 0:
             self.late.append((head, version))
             client.machine.head_unknown()
@@ -169,7 +169,7 @@ class World:
         client.work.rotate(-1)
 
     def land_late(self) -> None:
-        """A swap whose caller was told nothing arrives after all."""
+        """A compare-and-swap whose caller was told nothing arrives after all."""
         if self.late:
             head, version = self.late.pop(0)
             if version == self.version and self.head is not None:

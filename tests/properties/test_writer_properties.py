@@ -2,7 +2,7 @@
 
 The choices of Hypothesis pick, step by step, one of the things that could happen next. After every step the writer's
 own invariants hold, and those that need all sides: callers hear in order and once; every entry that a caller heard of
-is stored by an ack quorum of its write set in the ensemble that the store records, also when a lost swap lands late;
+is stored by an ack quorum of its write set in the ensemble that the store records, also when a lost compare-and-swap lands late;
 no closed end lies below it. The same world must catch every fix that is taken out of the rules.
 """
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.core.ledger.record_swap import StoreRequest
+from quire.core.ledger.record_cas import StoreRequest
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import Status, WriterLimits
 from quire_testing.explorer.mutants import MUTANTS
@@ -184,7 +184,7 @@ def test_a_copy_lives_its_own_life() -> None:
     machine.adds_acked(1, "b2", 0)
     machine.append(1, 1)
     assert (machine.lac, machine.lap) == (2, 3)
-    assert (other.lac, other.lap, other.swap.asked) == (-1, 2, StoreRequest.NOTHING)
+    assert (other.lac, other.lap, other.cas.asked) == (-1, 2, StoreRequest.NOTHING)
     other.check()
 
 

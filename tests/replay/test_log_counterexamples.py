@@ -32,7 +32,7 @@ from support.rounds import FULL, rounds
 GOLDEN = Path(__file__).parents[1] / "golden" / "replay"
 STAGES = (AsyncioStage, SimulatorStage)
 STAGE_NAMES = ("asyncio", "simulator")
-QUICKLY_FOUND = ("X20-fence", "X20-swap", "X21")
+QUICKLY_FOUND = ("X20-fence", "X20-cas", "X21")
 
 
 def saved(name):
@@ -108,7 +108,7 @@ def test_a_program_that_does_something_else_is_noticed(name, difference):
         replay_log(found.world, found.result.path, SHIPPED)
 
 
-def test_a_store_that_swaps_what_it_should_not_is_noticed():
+def test_a_store_that_cas_what_it_should_not_is_noticed():
     found = saved("X22")
     blind_elsewhere = replace(SHIPPED, blind_lists="open")
     with pytest.raises(DriverDiffersError, match="it answers"):

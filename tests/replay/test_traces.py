@@ -117,7 +117,7 @@ async def test_fresh_machines_say_what_the_clients_machines_said(tmp_path):
         "read_answered",
     } <= inputs.keys()
     assert {"close", "recover", "adds_answered", "replacements_chosen"} <= inputs.keys()
-    assert {"record_read", "listed", "copied", "swapped"} <= inputs.keys()
+    assert {"record_read", "listed", "copied", "stored"} <= inputs.keys()
 
 
 def test_a_record_of_something_else_is_noticed():

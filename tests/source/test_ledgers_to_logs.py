@@ -110,9 +110,9 @@ def test_leader_election_is_a_suggestion() -> None:
         machine.open()
         machine.head_read(head, 1)
         machine.created(LedgerId(number), 0)
-        [swap] = [effect for effect in taken(machine) if isinstance(effect, e.WriteHead)]
-        assert swap.version == 1
-    # Both believe that they lead; the store takes one swap of version 1.
+        [cas] = [effect for effect in taken(machine) if isinstance(effect, e.WriteHead)]
+        assert cas.version == 1
+    # Both believe that they lead; the store takes one compare-and-swap of version 1.
     duel[0].head_written(2)
     assert duel[0].status is LogStatus.SERVING
     duel[1].head_conflicted()
@@ -137,9 +137,9 @@ def test_the_five_steps_in_their_order() -> None:
     machine.recovered(THREE, LedgerSummary(3))
     assert names(taken(machine)) == ["CreateLedger"]
     machine.created(LedgerId(4), 0)
-    [swap] = taken(machine)
-    assert isinstance(swap, e.WriteHead)
-    assert (swap.version, swap.head.ledger_ids) == (7, (1, 2, 3, 4))
+    [cas] = taken(machine)
+    assert isinstance(cas, e.WriteHead)
+    assert (cas.version, cas.head.ledger_ids) == (7, (1, 2, 3, 4))
 
 
 def test_the_last_two_are_fenced() -> None:
@@ -151,7 +151,7 @@ def test_the_last_two_are_fenced() -> None:
     assert RULES.ledgers_to_fence([1, 2, 3, 4], [2]) == [2, 3, 4]
 
 
-def test_a_failed_swap_starts_again_at_step_1() -> None:
+def test_a_failed_cas_starts_again_at_step_1() -> None:
     """ "When the CAS operation fails, the leader must start at step 1 again." """
     machine = LogMachine("me", name_page=page_name)
     machine.open()
@@ -173,7 +173,7 @@ def test_a_failed_swap_starts_again_at_step_1() -> None:
 @pytest.mark.parametrize(("says", "duels"), [("me", 1), ("me", 3), ("nobody", 2), ("rival", 1)])
 async def test_the_election_is_asked_before_trying_again(says: str, duels: int, at: World) -> None:
     """ "Even better, they should check that they are in fact still the leader with the system that is providing leader
-    election." The shipped leader on real bookies; a rival takes the log over right before each of its first swaps."""
+    election." The shipped leader on real bookies; a rival takes the log over right before each of its first compare-and-swaps."""
     await at.made("orders", FAST)
     rivals: list[LogWriter] = []
 
@@ -221,9 +221,9 @@ def test_rolling_takes_four_steps() -> None:
     machine.roll()
     assert names(taken(machine)) == ["CreateLedger"]
     machine.created(LedgerId(101), 0)
-    [swap] = taken(machine)
-    assert isinstance(swap, e.WriteHead)
-    assert swap.head.ledger_ids[-2:] == (100, 101)
+    [cas] = taken(machine)
+    assert isinstance(cas, e.WriteHead)
+    assert cas.head.ledger_ids[-2:] == (100, 101)
     machine.head_written(3)
     assert taken(machine) == [e.DrainLedger(LedgerId(100))]
     machine.drained(LedgerId(100), 6)

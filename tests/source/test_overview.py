@@ -166,8 +166,8 @@ def test_recovery_finds_what_was_written_and_puts_it_on_a_quorum() -> None:
     for slot, name in ((0, "b1"), (2, "b3")):
         machine.adds_answered(slot, name, 5, 5, Answer.OK)
     machine.waited()
-    swap = said(machine, WriteMetadata)[0]
-    assert (swap.record.state, swap.record.last_entry) == (LedgerState.CLOSED, 5)
+    cas = said(machine, WriteMetadata)[0]
+    assert (cas.record.state, cas.record.last_entry) == (LedgerState.CLOSED, 5)
 
 
 def test_of_two_recoveries_the_first_to_write_the_end_succeeds() -> None:

@@ -290,7 +290,7 @@ def test_closing_sets_closed_and_the_last_acknowledged_entry():
     ],
     ids=["OPEN", "IN_RECOVERY", "CLOSED same", "CLOSED different"],
 )
-def test_the_table_of_a_lost_closing_swap(found, outcome):
+def test_the_table_of_a_lost_closing_cas(found, outcome):
     """ "We reread the metadata, and retry closing as long as the state of the ledger is still OPEN. If the state is
     IN_RECOVERY we send an error to the client. If the state is CLOSED and the last entry is the same … successfully.
     If the last entry is different … we send an error".

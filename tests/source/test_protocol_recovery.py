@@ -109,7 +109,7 @@ def test_several_readers_converge_on_one_last_entry() -> None:
         assert len(ends) <= 1
 
 
-def test_who_loses_the_closing_swap_accepts_the_end_that_is_there() -> None:
+def test_who_loses_the_closing_cas_accepts_the_end_that_is_there() -> None:
     """ "… as the metadata write is CAS, they will all converge …" """
     machine = fenced({0: -1, 1: -1})
     for slot in (0, 1):

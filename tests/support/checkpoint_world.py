@@ -174,7 +174,7 @@ class CheckpointWorld:
                         head, marks=tuple(replace(each, fingerprint=carried) for each in head.marks)
                     )
                 state = state._replace(head=head, version=state.version + 1)
-                machine.swapped()
+                machine.stored()
             else:
                 machine.conflicted()
         else:
@@ -188,9 +188,9 @@ class CheckpointWorld:
                 yield f"{label}, and is refused", _with(state, who, idle._replace(refused=True))
             return
         work = tuple(
-            ("swap", effect) if isinstance(effect, c.SwapHeads) else ("read",)
+            ("swap", effect) if isinstance(effect, c.CasHeads) else ("read",)
             for effect in machine.out
-            if isinstance(effect, c.SwapHeads | c.ReadHeads)
+            if isinstance(effect, c.CasHeads | c.ReadHeads)
         )
         machine.out = []
         yield label, _with(state, who, driver._replace(machine=machine, work=work))

@@ -2,7 +2,7 @@
 
 What is real is the machine of `core/log/commit.py` and the list's own rules. The store, Spark's driver and a leader are
 modelled: a driver stages two ledgers, commits, and after an error aborts and is started again under the same number,
-as Spark does; one that was taken for dead may still act; a swap whose answer was lost lands later, or never. Deletion
+as Spark does; one that was taken for dead may still act; a compare-and-swap whose answer was lost lands later, or never. Deletion
 looks at the list first and happens only if the list is still of the version that was looked at.
 """
 
@@ -129,9 +129,9 @@ class CommitWorld:
     def _steps(self, state: State) -> Iterator[tuple[str, State]]:
         for who, driver in enumerate(state.drivers):
             yield from self._drives(state, who, driver)
-        for place, swap in enumerate(state.late):
+        for place, cas in enumerate(state.late):
             rest = state._replace(late=(*state.late[:place], *state.late[place + 1 :]))
-            yield "a late swap lands", self._landed(rest, swap)[0]
+            yield "a late swap lands", self._landed(rest, cas)[0]
         if state.others:
             yield from self._others(state._replace(others=state.others - 1))
         yield from self._collects(state)
@@ -162,9 +162,9 @@ class CommitWorld:
     def _dies(self, state: State, who: int, driver: Driver) -> Iterator[tuple[str, State]]:
         state = state._replace(deaths=state.deaths - 1)
         again = Driver(None, state.recorded, ())
-        swaps = tuple(work for work in driver.work if work[0] == "multi")
+        writes = tuple(work for work in driver.work if work[0] == "multi")
         gone = self._with(state, who, again)
-        yield "dies", gone._replace(late=(*state.late, *(swap[1] for swap in swaps)))
+        yield "dies", gone._replace(late=(*state.late, *(cas[1] for cas in writes)))
         if self.config.lingers and driver.machine is not None:
             lingering = self._with(state, who, driver._replace(alive=False))
             yield "is taken for dead", lingering._replace(drivers=(*lingering.drivers, again))
@@ -191,7 +191,7 @@ class CommitWorld:
                     work.append(("read",))
                 case c.LookForLedger(place, _, ledger_id):
                     work.append(("search", place, int(ledger_id)))
-                case c.SwapHeads():
+                case c.CasHeads():
                     work.append(("check", effect))
                 case c.DeleteUnlisted(_, items):
                     work += [("look", int(item.ledger_id)) for item in items]
@@ -228,21 +228,21 @@ class CommitWorld:
                 after = self._put(rest, lambda m: m.ledger_missing())
             yield "checks its ledgers", self._with(state, who, after)
         elif kind == "multi":
-            yield from self._swaps(state, who, rest, work[1])
+            yield from self._cas(state, who, rest, work[1])
         elif kind in {"look", "delete"}:
             yield self._deletes(state, who, rest, work)
 
-    def _swaps(self, state: State, who: int, rest: Driver, swap: c.SwapHeads) -> Iterator[tuple[str, State]]:
-        after, done = self._landed(state, swap)
-        told = self._put(rest, lambda m: m.swapped() if done else m.conflicted())
+    def _cas(self, state: State, who: int, rest: Driver, cas: c.CasHeads) -> Iterator[tuple[str, State]]:
+        after, done = self._landed(state, cas)
+        told = self._put(rest, lambda m: m.stored() if done else m.conflicted())
         yield ("swaps" if done else "conflicts"), self._with(after, who, told)
         if state.lost:
-            spent = state._replace(lost=state.lost - 1, late=(*state.late, swap))
+            spent = state._replace(lost=state.lost - 1, late=(*state.late, cas))
             yield "hears nothing", self._with(spent, who, self._put(rest, lambda m: m.unknown()))
 
-    def _landed(self, state: State, swap: c.SwapHeads) -> tuple[State, bool]:
-        [change] = swap.changes
-        exist = all(state.made[int(item.ledger_id) - 1][1] for item in swap.required)
+    def _landed(self, state: State, cas: c.CasHeads) -> tuple[State, bool]:
+        [change] = cas.changes
+        exist = all(state.made[int(item.ledger_id) - 1][1] for item in cas.required)
         if change.version != state.version or not exist:
             return state, False
         # Ledgers leave a list at its front and join it at its end, whoever changes it.

@@ -1,7 +1,7 @@
 """What an exhibit of the incident museum is: the fault that somebody met elsewhere, our run of it, and a switch.
 
 A run is one function of `fault`: with False it is built of what ships and must hold; with True exactly one part is
-swapped for one that has the fault, and the same run must end in `RedError`, naming the property of the exhibit. The
+replaced by one that has the fault, and the same run must end in `RedError`, naming the property of the exhibit. The
 fields are literals: `tools/exhibits.py` reads them without importing anything and makes `docs/museum.md` of them.
 """
 

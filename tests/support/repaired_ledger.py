@@ -28,7 +28,7 @@ INPUTS = {
     ReadRecord: "record_read",
     ListReplica: "listed",
     CopyRange: "copied",
-    WriteRepaired: "swapped",
+    WriteRepaired: "stored",
     EndLimbo: "limbo_cleared",
 }
 
@@ -110,7 +110,7 @@ class RepairedLedger:
                     machine.conflicted()
                 else:
                     self.record, self.notes, self.version = record, notes, version + 1
-                    machine.swapped(self.version)
+                    machine.stored(self.version)
             case EndLimbo(bookie):
                 self.limbo.discard(bookie)
                 machine.limbo_cleared(bookie, Answer.OK)

@@ -83,8 +83,8 @@ class Life:
     """What befalls one life of a driver.
 
     Attributes:
-        lost: swaps, counted from 0, whose answer is lost: "after" they are done or "before".
-        away: so many calls of the store in a row, from the first swap on, find it away.
+        lost: compare-and-swaps, counted from 0, whose answer is lost: "after" they are done or "before".
+        away: so many calls of the store in a row, from the first compare-and-swap on, find it away.
         pids: the processes of victims outside.
         number: which life of its query it is.
     """
@@ -112,7 +112,7 @@ def planned_lives(chance: random.Random, planned: tuple[str, str, str, str]) -> 
 
 
 def _by_the_way(chance: random.Random, *faults: Fault) -> Life:
-    """A life with these faults, and answers of swaps that are lost by chance."""
+    """A life with these faults, and answers of compare-and-swaps that are lost by chance."""
     lost: tuple[tuple[int, str], ...] = ()
     if chance.random() < 0.2:
         lost = tuple((n, chance.choice(["before", "after"])) for n in chance.sample(range(3), 2))

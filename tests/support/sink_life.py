@@ -129,7 +129,7 @@ class Steps:
 
 
 def _lose_answers(uri: str, life: Life) -> None:
-    """This process's metadata store does not answer some of its swaps of heads."""
+    """This process's metadata store does not answer some of its compare-and-swaps of heads."""
     if not life.lost and not life.away:
         return
     store: Any = cluster.client_of(uri).store

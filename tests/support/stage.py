@@ -102,7 +102,7 @@ class Stage:
         self.bookies = {name: StageBookie(rules) for name in names}
         self.told: list[int] = []
         self.flying: list[Add] = []
-        self.swaps: list[e.WriteMetadata] = []
+        self.writes: list[e.WriteMetadata] = []
         self.choice: e.ChooseReplacements | None = None
         self.said: list[str] = []
         self.writer = writer(self.record, 1, rules=rules)
@@ -146,7 +146,7 @@ class Stage:
             elif isinstance(effect, e.Confirmed):
                 self.told += range(effect.first, effect.last + 1)
             elif isinstance(effect, e.WriteMetadata):
-                self.swaps.append(effect)
+                self.writes.append(effect)
             elif isinstance(effect, e.ChooseReplacements):
                 self.choice = effect
             else:
@@ -209,17 +209,17 @@ class Stage:
 
     def change(self, **spares: str) -> None:
         """Carry an ensemble change through all its rounds."""
-        while self.choice is not None or self.swaps:
+        while self.choice is not None or self.writes:
             if self.choice is not None:
                 self.choose(**spares)
             else:
                 self.store_answers()
 
     def store_answers(self) -> None:
-        """The metadata store carries out the oldest swap and says so."""
-        swap = self.swaps.pop(0)
-        assert swap.version == self.version, "nobody else changes the record in this scenario"
-        self.record, self.version = swap.record, self.version + 1
+        """The metadata store carries out the oldest compare-and-swap and says so."""
+        cas = self.writes.pop(0)
+        assert cas.version == self.version, "nobody else changes the record in this scenario"
+        self.record, self.version = cas.record, self.version + 1
         self.writer.metadata_written(self.version)
         self.listen()
 
@@ -259,7 +259,7 @@ class Stage:
     def check_answered(self) -> None:
         """F2: when nothing is on its way and nothing is asked, nobody waits."""
         machine = self.writer
-        waits = machine.pending and not self.flying and not self.swaps
+        waits = machine.pending and not self.flying and not self.writes
         require(
             not waits,
             "F2",
@@ -290,7 +290,7 @@ class Recovery:
                 if isinstance(effect, e.RecoveryClosed | e.RecoveryInconclusive | e.RecoveryFailed):
                     self.result = effect
                 elif isinstance(effect, e.WriteMetadata):
-                    self._swap(effect)
+                    self._cas(effect)
                 elif isinstance(effect, e.FindLength):
                     self.machine.length_found(ENTRY_BYTES * (effect.entry_id + 1))
                 elif isinstance(effect, e.WaitForAnswers):
@@ -298,7 +298,7 @@ class Recovery:
                 else:
                     self.waiting.append(effect)
 
-    def _swap(self, effect: e.WriteMetadata) -> None:
+    def _cas(self, effect: e.WriteMetadata) -> None:
         stage = self.stage
         assert effect.version == stage.version
         stage.record, stage.version = effect.record, stage.version + 1

@@ -67,7 +67,7 @@ class World:
         self.confirmed = -1
         self.failed_from: int | None = None
         self.recovery = "none" if recoverer else "never"
-        self.swaps = 0
+        self.writes = 0
 
     def begin_without(self, away: int) -> None:
         """So many bookies were away when the ledger was created, if it may be created so."""
@@ -141,7 +141,7 @@ class World:
         request, self.request = self.request, None
         if isinstance(request, e.RereadMetadata):
             self.machine.metadata_read(self.record, self.version)
-        elif self.swap(request):
+        elif self.cas(request):
             self.machine.metadata_written(self.version)
         else:
             self.machine.metadata_conflicted()
@@ -150,7 +150,7 @@ class World:
         """It happens, and the answer is lost."""
         request, self.request = self.request, None
         if isinstance(request, e.WriteMetadata):
-            self.swap(request)
+            self.cas(request)
         self.machine.metadata_unknown(self.now_ms)
 
     def serve_ghost(self) -> None:
@@ -161,9 +161,9 @@ class World:
         self.machine.metadata_unknown(self.now_ms)
 
     def ghost_lands(self) -> None:
-        self.swap(self.ghosts.pop(0))
+        self.cas(self.ghosts.pop(0))
 
-    def swap(self, request: e.WriteMetadata) -> bool:
+    def cas(self, request: e.WriteMetadata) -> bool:
         if request.version != self.version:
             return False
         self.set_record(request.record)

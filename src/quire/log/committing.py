@@ -195,8 +195,8 @@ class LogCommitter:
                 machine.looked(place, listed=listed)
             case RecoverLedger(item):
                 await self._recover(item)
-            case c.SwapHeads():
-                await self._swap(effect)
+            case c.CasHeads():
+                await self._store_heads(effect)
             case c.DeleteUnlisted(log_id, items):
                 await self._delete(log_id, items)
 
@@ -253,7 +253,7 @@ class LogCommitter:
         else:
             self._machine.recovered(item.ledger_id, summary)
 
-    async def _swap(self, effect: c.SwapHeads) -> None:
+    async def _store_heads(self, effect: c.CasHeads) -> None:
         required = []
         for item in effect.required:
             try:
@@ -267,9 +267,9 @@ class LogCommitter:
             required.append((item.ledger_id, version))
         self._at("swap")
 
-        def swapped(_: object) -> None:
+        def stored(_: object) -> None:
             self._at("swapped")
-            self._machine.swapped()
+            self._machine.stored()
 
         def unknown() -> None:
             self._unsettled = dict(self._read)
@@ -280,7 +280,7 @@ class LogCommitter:
         guarded = GUARDED_MAX if most is None else min(GUARDED_MAX, most - len(effect.changes))
         write = self._heads.write_all(effect.changes, required[:guarded])
         try:
-            await self._patience.swap(write, swapped, self._machine.conflicted, unknown)
+            await self._patience.compare_and_swap(write, stored, self._machine.conflicted, unknown)
         except MetadataUnknownError as error:
             raise self._may_be_in(error) from error
 

@@ -151,9 +151,9 @@ class LogHeads:
         for change in changes:
             for page in change.pages:
                 await self.write_page(page)
-        swaps = [Put(HEADS + one.head.log_id.hex(), encode_head(one.head), one.version) for one in changes]
+        writes = [Put(HEADS + one.head.log_id.hex(), encode_head(one.head), one.version) for one in changes]
         guards = [Require(ledger_key(ledger_id), version) for ledger_id, version in required]
-        await self._store.multi((*guards, *swaps))
+        await self._store.multi((*guards, *writes))
 
     async def remove(self, head: LogHead) -> None:
         """Delete head and name in one step; what is deleted already stays deleted.

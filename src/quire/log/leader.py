@@ -298,7 +298,7 @@ class LogLeader:
             self._machine.head_written(version)
 
         async with self._turn:
-            await self._patience.swap(
+            await self._patience.compare_and_swap(
                 self._heads.write(effect.head, effect.version, effect.pages),
                 written,
                 self._machine.head_conflicted,

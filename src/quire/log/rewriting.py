@@ -35,7 +35,7 @@ from quire.metadata.store import StoreAwayError, StoreBusyError
 from quire.wire.batch import BatchView
 from quire.wire.log_records import page_name
 
-SWAPPED_AT_ONCE: Final = 64
+REPLACED_AT_ONCE: Final = 64
 """New ledgers of one compare-and-swap: each is a key that it requires, and stores take about a hundred."""
 
 
@@ -129,13 +129,13 @@ class LogRewriter:
             async for _, view in views:
                 yield view
 
-    async def swap(
+    async def replace(
         self, replacements: Sequence[Replacement], *, archive: str = "", compacted_below: int = 0
     ) -> None:
         """Replace the list by compare-and-swap, exactly once, also when responses are lost.
 
         Args:
-            replacements: in the list's order, at most `SWAPPED_AT_ONCE`.
+            replacements: in the list's order, at most `REPLACED_AT_ONCE`.
             archive: the directory with the files of items that move there.
             compacted_below: up to where later records were looked for, if some were left out for their sake.
 

@@ -43,7 +43,7 @@ class LogTrimmer:
         self._heads, self._ledgers, self._config = heads, ledgers, config
         self._name, self._log_id = head.name, head.log_id
         self._at_once = asyncio.Semaphore(config.deletes_at_once)
-        self._swaps = self._patience()
+        self._writes = self._patience()
 
     async def make_room(self) -> bool:
         """Carry out what earlier truncations left, if the list holds no more of them; says whether it did.
@@ -90,7 +90,9 @@ class LogTrimmer:
                 machine.head_read(*(found or (None, -1)))
             case t.TrimWriteHead(head, version):
                 reread = machine.head_conflicted  # after either: the head shows what is in
-                await self._swaps.swap(self._heads.write(head, version), machine.head_written, reread, reread)
+                await self._writes.compare_and_swap(
+                    self._heads.write(head, version), machine.head_written, reread, reread
+                )
             case t.TrimReadPage(page):
                 machine.page_read(await self._patience().ask(self._heads.read_page, self._log_id, page.name))
             case t.TrimDeletePage(page):

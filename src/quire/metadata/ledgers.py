@@ -178,9 +178,9 @@ class LedgerStore:
             NoSuchLedgerError: it was deleted meanwhile.
             MetadataUnknownError: the outcome is unknown, even after reading again.
         """
-        return await self._swap(record, version, None)
+        return await self._cas(record, version, None)
 
-    async def _swap(self, record: LedgerMetadata, version: int, notes: LedgerNotes | None) -> int:
+    async def _cas(self, record: LedgerMetadata, version: int, notes: LedgerNotes | None) -> int:
         """Replace a record, and with `notes` its notes in the same transaction."""
         # As in Java: the token belongs to the creation alone.
         value = ledger_metadata.serialize(replace(record, creation_token=0))
@@ -250,8 +250,8 @@ class LedgerStore:
             VersionConflictError, NoSuchLedgerError, MetadataUnknownError: as `write`.
         """
         if record.format_version == PLAIN_RECORD:
-            return await self._swap(record, version, notes)
-        return await self._swap(record_with_notes(record, notes), version, None)
+            return await self._cas(record, version, notes)
+        return await self._cas(record_with_notes(record, notes), version, None)
 
     async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:
         """Replace the record that has a version, with these holes among the notes that its ledger has.

@@ -130,18 +130,18 @@ class Patience:
             except retried as error:
                 await self.failed(error, retry=True)
 
-    async def swap(
+    async def compare_and_swap(
         self,
-        swap: Awaitable[T],
-        swapped: Callable[[T], object],
+        write: Awaitable[T],
+        written: Callable[[T], object],
         conflicted: Callable[[], None],
         unknown: Callable[[], None],
     ) -> None:
         """One compare-and-swap. Its outcome goes to exactly one of three inputs of a machine, which may ask for the next.
 
         Args:
-            swap: the call.
-            swapped: it happened; called with the store's result.
+            write: the call.
+            written: it happened; called with the store's result.
             conflicted: it did not happen; the machine reads again and decides anew.
             unknown: the store does not say.
 
@@ -150,7 +150,7 @@ class Patience:
             QuireError: the store did not take a change, or did not say so, too often in a row; or its error does not pass.
         """
         try:
-            answer = await swap
+            answer = await write
         except VersionConflictError as error:
             self._unsettled = 0
             await self._beaten(error)
@@ -164,7 +164,7 @@ class Patience:
             (unknown if isinstance(error, MetadataUnknownError) else conflicted)()
         else:
             self._missing = self._unsettled = self._conflicts = 0
-            swapped(answer)
+            written(answer)
 
     async def _beaten(self, error: VersionConflictError) -> None:
         """Another client was first: read again at once, and if that does not help, a millisecond later each time."""

@@ -301,8 +301,8 @@ class OneLedger:
         new = list(self.states.parts[at])
         for place in range(self.world.at_link, self.world.at_link + self.world.n):
             link = self.world.links.parts[new[place]]
-            swapped = link.requests[:-2] + link.requests[:-3:-1]
-            new[place] = self.world.links.number(link._replace(requests=swapped))
+            reordered = link.requests[:-2] + link.requests[:-3:-1]
+            new[place] = self.world.links.number(link._replace(requests=reordered))
         return self.states.number(tuple(new))
 
     def is_ordered(self, before: int, after: int) -> bool:

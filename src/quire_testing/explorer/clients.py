@@ -378,7 +378,7 @@ class LedgerWriterDriver(ClientDriver):
         """Whether the response to a request can still change anything."""
         return not client.idle
 
-    def swap_answered(
+    def cas_answered(
         self, client: ClientState, answer: str, record: LedgerMetadata, version: int
     ) -> list[Outcome]:
         """The store's response to a compare-and-swap: written, conflict or unknown."""

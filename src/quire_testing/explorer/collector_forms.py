@@ -9,7 +9,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from quire.core.bookie.garbage import CollectorMachine, Kept, PassCount, Proof
-from quire_testing.explorer.collector_parts import CollectorBookie, CollectorState, MetaStore, Pass, Swap
+from quire_testing.explorer.collector_parts import (
+    CollectorBookie,
+    CollectorState,
+    CounterCas,
+    MetaStore,
+    Pass,
+)
 from quire_testing.explorer.collector_world import CollectorWorld
 from quire_testing.explorer.snapshot import clone
 
@@ -17,7 +23,7 @@ TWO = 2
 OTHER = (0, 2, 1)
 
 
-def _swapped(store: MetaStore, *, ours: bool) -> MetaStore:
+def _renamed(store: MetaStore, *, ours: bool) -> MetaStore:
     """A store in which two lives have changed their numbers."""
     tomb = store.tomb
     if tomb is not None and ours:
@@ -54,11 +60,11 @@ class Renaming(NamedTuple):
         """1 where it covers all entries here, else 0."""
         return int(0 < self.newest <= lsn)
 
-    def swap(self, swap: Swap) -> Swap:
+    def cas(self, cas: CounterCas) -> CounterCas:
         """A compare-and-swap with its counter renamed."""
-        value = self.counter(swap.value)
+        value = self.counter(cas.value)
         assert value is not None
-        return Swap(value, swap.version)
+        return CounterCas(value, cas.version)
 
     def kept(self, kept: Kept) -> Kept:
         """Evidence with other names."""
@@ -85,9 +91,9 @@ class CollectorForm:
         counts = [
             state.store.counter,
             *(copy.counter for copy in state.copies),
-            *(swap.value for swap in state.late),
+            *(cas.value for cas in state.late),
         ]
-        counts += [bookie.at.swap.value] if bookie.at.swap else []
+        counts += [bookie.at.cas.value] if bookie.at.cas else []
         shown = [count for count in counts if count is not None]
         chains = dict.fromkeys([machine.kept.chain, disk.chain, *(count.chain for count in shown)])
         chains.pop(0, None)
@@ -100,7 +106,7 @@ class CollectorForm:
         return state._replace(
             store=self._store(state.store, names),
             copies=world.sorted_copies(self._store(copy, names) for copy in state.copies),
-            late=tuple(sorted(map(names.swap, state.late), key=repr)),
+            late=tuple(sorted(map(names.cas, state.late), key=repr)),
             bookie=self._bookie(bookie, names),
         )
 
@@ -113,8 +119,8 @@ class CollectorForm:
             return state
         bookie, ours = state.bookie, self._world.configuration.ours
         return state._replace(
-            store=_swapped(state.store, ours=ours),
-            copies=tuple(_swapped(copy, ours=ours) for copy in state.copies),
+            store=_renamed(state.store, ours=ours),
+            copies=tuple(_renamed(copy, ours=ours) for copy in state.copies),
             bookie=bookie._replace(
                 held=tuple(sorted((OTHER[life], lsn) for life, lsn in bookie.held)), token=OTHER[bookie.token]
             ),
@@ -138,8 +144,8 @@ class CollectorForm:
 
     def _bookie(self, bookie: CollectorBookie, names: Renaming) -> CollectorBookie:
         at: Pass = bookie.at
-        if at.swap is not None:
-            at = at._replace(swap=names.swap(at.swap))
+        if at.cas is not None:
+            at = at._replace(cas=names.cas(at.cas))
         if at.look is not None:
             at = at._replace(
                 look=at.look._replace(proof=Proof(at.look.proof.by), through=names.lsn(at.look.through))

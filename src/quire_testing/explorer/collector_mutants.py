@@ -112,9 +112,9 @@ def _rules(
     configuration: CollectorConfiguration,
     *patches: Patch,
     violated: str = "G1",
-    **swapped: Any,
+    **replaced: Any,
 ) -> Mutant[CollectorConfiguration]:
-    return with_rules(name, what, configuration, violated, *patches, **swapped)
+    return with_rules(name, what, configuration, violated, *patches, **replaced)
 
 
 def _machine(

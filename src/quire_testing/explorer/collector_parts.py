@@ -84,7 +84,7 @@ class MetaStore(NamedTuple):
     version: int = -1
 
 
-class Swap(NamedTuple):
+class CounterCas(NamedTuple):
     """A write of the bookie's counter on its way: by compare-and-swap at `version` (-1: made anew) to `value`."""
 
     value: PassCount
@@ -104,7 +104,7 @@ class Pass(NamedTuple):
     """How far the bookie's pass is: the name of its step, and what that step knows."""
 
     step: str
-    swap: Swap | None = None
+    cas: CounterCas | None = None
     landed: bool = False
     look: Look | None = None
     version: int = -1
@@ -141,7 +141,7 @@ class CollectorState(NamedTuple):
     bookie: CollectorBookie
     written: tuple[int, ...]
     deleted: frozenset[int]
-    late: tuple[Swap, ...]
+    late: tuple[CounterCas, ...]
     passes: int
     backups: int
     restores: int

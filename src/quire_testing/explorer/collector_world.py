@@ -30,16 +30,16 @@ from quire_testing.explorer.collector_parts import (
     CollectorBookie,
     CollectorConfiguration,
     CollectorState,
+    CounterCas,
     Look,
     MetaStore,
     Pass,
-    Swap,
     Tomb,
     count_text,
     store_text,
     tomb_text,
 )
-from quire_testing.explorer.parts import Label, Table
+from quire_testing.explorer.parts import CAS_LOST, Label, Table
 from quire_testing.explorer.snapshot import clone, frozen, state_of
 from quire_testing.explorer.switches import SHIPPED, Switches
 
@@ -116,14 +116,14 @@ class CollectorWorld:
         return not alive
 
     def _settled(self, state: CollectorState) -> CollectorState:
-        """Without what cannot matter any more: a disk that is not read, copies that are never put back, swaps that cannot land."""
+        """Without what cannot matter any more: a disk that is not read, copies that are never put back, compare-and-swaps that cannot land."""
         bookie = state.bookie
         if not state.crashes and (bookie.disk or bookie.at.step == "keep"):
             at = IDLE if bookie.at.step == "keep" else bookie.at
             state = state._replace(bookie=bookie._replace(disk=0, at=at))
         if state.restores:
             return state
-        late = tuple(swap for swap in state.late if swap.version == state.store.version)
+        late = tuple(cas for cas in state.late if cas.version == state.store.version)
         if state.copies or state.backups or late != state.late:
             return state._replace(copies=(), backups=0, late=late)
         return state
@@ -223,11 +223,11 @@ class CollectorWorld:
             for copy in state.copies:
                 if copy != state.store:
                     yield self._restores(state, copy)
-        for place, swap in enumerate(state.late):
-            if swap.version == state.store.version:
+        for place, cas in enumerate(state.late):
+            if cas.version == state.store.version:
                 rest = (*state.late[:place], *state.late[place + 1 :])
-                after = self._swapped(state._replace(late=rest), swap)
-                yield Label("store", f"takes late {count_text(swap.value)}", kind="late"), after
+                after = self._after_cas(state._replace(late=rest), cas)
+                yield Label("store", f"takes late {count_text(cas.value)}", kind="late"), after
         if state.crashes and state.bookie.at.step in {"swap", "stopped", "list", "keep"}:
             # Elsewhere in a pass, memory and disk are what they were when it began to look.
             yield self._crashes(state)
@@ -257,16 +257,16 @@ class CollectorWorld:
             store=copy, late=(), copies=copies, backups=backups, restores=left, revision=revision
         )
 
-    def _swapped(self, state: CollectorState, swap: Swap) -> CollectorState:
-        return self._put(state, state.store._replace(counter=swap.value, version=swap.version + 1))
+    def _after_cas(self, state: CollectorState, cas: CounterCas) -> CollectorState:
+        return self._put(state, state.store._replace(counter=cas.value, version=cas.version + 1))
 
     def _crashes(self, state: CollectorState) -> tuple[Label, CollectorState]:
         """What is in memory is lost; a compare-and-swap that was asked for may still land."""
         bookie = state.bookie
         machine = self.switches.collector(replace(self.disks.parts[bookie.disk]), self.switches.rules)
         late = state.late
-        if bookie.at.step in {"swap", "stopped"} and bookie.at.swap is not None:
-            late = _with_late(late, bookie.at.swap)
+        if bookie.at.step in {"swap", "stopped"} and bookie.at.cas is not None:
+            late = _with_late(late, bookie.at.cas)
         after = bookie._replace(machine=self.machines.number(machine), at=IDLE)
         return Label("bookie", "crashes and starts again", kind="crash"), state._replace(
             bookie=after, late=late, crashes=state.crashes - 1
@@ -292,7 +292,7 @@ class CollectorWorld:
                 if state.passes:
                     yield from self._begins(state)
             case "swap" | "stopped":
-                yield from self._swaps(state)
+                yield from self._cas(state)
             case "list":
                 yield self._lists(state)
                 if state.lost and not self.machines.parts[bookie.machine].stopped:
@@ -321,7 +321,9 @@ class CollectorWorld:
         label = Label("bookie", f"reads the counter: {shown}")
         begun = state._replace(passes=state.passes - 1)
         if isinstance(does, StopCollection):
-            at = Pass("list") if does.value is None else Pass("stopped", Swap(does.value, store.version))
+            at = (
+                Pass("list") if does.value is None else Pass("stopped", CounterCas(does.value, store.version))
+            )
             label = label._replace(said=(f"=> stopped: {does.why}",), kind="stopped")
             yield label, self._now(begun, at, machine)
             return
@@ -330,8 +332,8 @@ class CollectorWorld:
             kind = "begin, accepted" if store.counter and store.counter.accepted else "begin, store is back"
         # To the disk before the compare-and-swap is asked for; with a crash in between nothing was asked.
         disk = self.disks.number(replace(machine.kept))
-        after = self._now(begun, Pass("swap", Swap(does.value, store.version)), machine)
-        label = label._replace(said=(f"-> swap to {count_text(does.value)}",), kind=kind)
+        after = self._now(begun, Pass("swap", CounterCas(does.value, store.version)), machine)
+        label = label._replace(said=(f"-> compare-and-swap to {count_text(does.value)}",), kind=kind)
         yield label, after._replace(bookie=after.bookie._replace(disk=disk))
         if state.full:
             machine = clone(machine)
@@ -346,17 +348,17 @@ class CollectorWorld:
         stores = (state.store, *state.copies)
         used = {store.counter.chain for store in stores if store.counter is not None}
         used |= {self.disks.parts[bookie.disk].chain, self.machines.parts[bookie.machine].kept.chain}
-        used |= {swap.value.chain for swap in state.late}
+        used |= {cas.value.chain for cas in state.late}
         return next(number for number in range(1, len(used) + 2) if number not in used)
 
-    def _swaps(self, state: CollectorState) -> Moves:
+    def _cas(self, state: CollectorState) -> Moves:
         """The write of the counter, or of the reason why collection is stopped, reaches the store, and its response the bookie."""
         at = state.bookie.at
-        assert at.swap is not None
-        landed = at.swap.version == state.store.version
-        after = self._swapped(state, at.swap) if landed else state
+        assert at.cas is not None
+        landed = at.cas.version == state.store.version
+        after = self._after_cas(state, at.cas) if landed else state
         text = "written" if landed else "conflict"
-        label = Label("store", f"takes {count_text(at.swap.value)}", (text,), kind=f"swap {text}")
+        label = Label("store", f"takes {count_text(at.cas.value)}", (text,), kind=f"swap {text}")
         if at.step == "stopped":
             machine = self._machine(state.bookie)
             if not landed:
@@ -366,7 +368,7 @@ class CollectorWorld:
         if landed:
             machine = self._machine(state.bookie)
             machine.counted()
-            yield label, self._now(after, Pass("list", version=at.swap.version + 1), machine)
+            yield label, self._now(after, Pass("list", version=at.cas.version + 1), machine)
         else:
             machine = self._machine(state.bookie)
             machine.not_counted()
@@ -378,8 +380,8 @@ class CollectorWorld:
                     said=("written, and the bookie never hears of it",), kind="lost answer"
                 )
                 yield no_response, self._now(after, IDLE)._replace(lost=fewer)
-            late = state._replace(late=_with_late(state.late, at.swap), lost=fewer)
-            yield Label("bookie", "hears nothing of its swap", kind="lost swap"), self._now(late, IDLE)
+            late = state._replace(late=_with_late(state.late, at.cas), lost=fewer)
+            yield Label("bookie", CAS_LOST, kind="lost swap"), self._now(late, IDLE)
 
     def _lists(self, state: CollectorState) -> tuple[Label, CollectorState]:
         at, bookie = state.bookie.at, state.bookie
@@ -493,5 +495,5 @@ def _with_fault(state: CollectorState, name: str, how: str) -> CollectorState:
     return state._replace(faults=(*state.faults, (name, how)))
 
 
-def _with_late(late: tuple[Swap, ...], swap: Swap) -> tuple[Swap, ...]:
-    return tuple(sorted({*late, swap}, key=repr))
+def _with_late(late: tuple[CounterCas, ...], cas: CounterCas) -> tuple[CounterCas, ...]:
+    return tuple(sorted({*late, cas}, key=repr))

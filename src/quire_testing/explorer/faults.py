@@ -15,7 +15,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.messages import Request, reply_text, request_text
-from quire_testing.explorer.parts import Budget, Label, Move, State, Store, WorldParts
+from quire_testing.explorer.parts import CAS_LOST, Budget, Label, Move, State, Store, WorldParts
 
 
 class Faults:
@@ -240,10 +240,9 @@ class Faults:
                 driver = world.driver_of(client)
                 who = world.clients.parts[state[world.at_client + client]]
                 assert ask.record is not None
-                outcomes = driver.swap_answered(who, "unknown", ask.record, ask.version)
+                outcomes = driver.cas_answered(who, "unknown", ask.record, ask.version)
                 found = [
-                    world._client_move(client, outcome, "hears nothing of its swap", kind="lost swap")
-                    for outcome in outcomes
+                    world._client_move(client, outcome, CAS_LOST, kind="lost swap") for outcome in outcomes
                 ]
                 world._with_questions(state, client, rest, found, moves)
 

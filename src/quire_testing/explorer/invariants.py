@@ -13,7 +13,7 @@ from quire.core.errors import CorruptMetadataError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.quorum import covers_exactly, write_set
-from quire.core.ledger.record_swap import StoreRequest
+from quire.core.ledger.record_cas import StoreRequest
 from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire_testing.explorer.bookies import BookieState
@@ -35,7 +35,7 @@ INVARIANTS: Final = {
     "I11": "read once, read always: what a concurrent reader has read, or may read, is never above a closed end",
     "I12": "writer and record agree: a closed end is not below what the writer acknowledged; the record is closed once",
     "I13": "local honesty: pending entries are LAC + 1 .. LAP, acknowledgements are of bookies at their slots now",
-    "M": "legal transitions: every swap of the record is one of M1 to M7, and no fragment changes unless it is OPEN",
+    "M": "legal transitions: every compare-and-swap of the record is one of M1 to M7, and no fragment changes unless it is OPEN",
     "C": "created with enough: a ledger begins with its stated minimum of bookies there, and Qa of every write set",
     "P": "no phantom: nothing is recovered that was never written",
     "R": "read what is there: a reader never gets the answer that a confirmed entry does not exist",
@@ -58,7 +58,7 @@ INVARIANTS: Final = {
 LOG_INVARIANTS: Final = {
     "L1": "every acknowledged write is in a ledger of the list, and no listed ledger is deleted",
     "L2": "the list's ledgers in order give the writes in the order of acknowledgement, no gap, no duplicate",
-    "L3": "after a newer leader's swap no other client has an open ledger in the list: one leader can be acknowledged",
+    "L3": "after a newer leader's compare-and-swap no other client has an open ledger in the list: one leader can be acknowledged",
     "L4": "the list only grows at its end and shrinks at its front",
     "L5": "two readers see lists of which one is a prefix of the other",
     "L6": "only ledgers that the list calls open, at most two, may be not closed",
@@ -413,5 +413,5 @@ def _end(record: LedgerMetadata | None) -> int | None:
 def _waits(client: ClientState) -> bool:
     machine = client.machine
     if isinstance(machine, WriterMachine):
-        return not client.idle and (bool(machine.pending) or machine.swap.asked is not StoreRequest.NOTHING)
+        return not client.idle and (bool(machine.pending) or machine.cas.asked is not StoreRequest.NOTHING)
     return not client.idle

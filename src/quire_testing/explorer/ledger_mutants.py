@@ -423,7 +423,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     ),
     with_rules(
         "may_go_on_after_unknown",
-        "a swap of unknown outcome is not settled before callers get the result",
+        "a compare-and-swap of unknown outcome is not settled before callers get the result",
         Configuration(3, 2, 2, 1, entries=1, timeouts=1, lost_swaps=1, absent=True),
         "I2",
         may_go_on_after_unknown=lambda unknown_version, version: True,

@@ -34,8 +34,8 @@ LOG_MUTANTS: Final[tuple[Mutant[LogConfiguration], ...]] = (
         ledgers_to_fence=lambda ledger_ids, open_ids: [],
     ),
     Mutant(
-        "X20-swap",
-        "an opener writes the list without a swap",
+        "X20-cas",
+        "an opener writes the list without a compare-and-swap",
         replace(SHIPPED, blind_lists="open"),
         TWO,
         "L3",
@@ -51,7 +51,13 @@ LOG_MUTANTS: Final[tuple[Mutant[LogConfiguration], ...]] = (
             "self._serve(item, None); self._write_opening()",
         ),
     ),
-    Mutant("X22", "a roll writes the list without a swap", replace(SHIPPED, blind_lists="roll"), TWO, "L3"),
+    Mutant(
+        "X22",
+        "a roll writes the list without a compare-and-swap",
+        replace(SHIPPED, blind_lists="roll"),
+        TWO,
+        "L3",
+    ),
     with_rules(
         "X34",
         "a second roll before the previous ledger is closed",
@@ -75,7 +81,7 @@ LOG_MUTANTS: Final[tuple[Mutant[LogConfiguration], ...]] = (
     ),
     Mutant(
         "log-blind-truncation",
-        "a truncation writes the list without a swap",
+        "a truncation writes the list without a compare-and-swap",
         replace(SHIPPED, blind_lists="trim"),
         LogConfiguration(handles=1, ledgers=3, writes=1, trims=1),
         "L4",

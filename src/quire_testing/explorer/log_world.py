@@ -22,7 +22,7 @@ from quire.core.log.machine import LogMachine, LogStatus
 from quire.core.log.trimming import TrimMachine
 from quire_testing.explorer.invariants import LOG_INVARIANTS
 from quire_testing.explorer.log_parts import Flight, Handle, Ledger, LogConfiguration, LogState, Trimmer, put
-from quire_testing.explorer.parts import Label, Table
+from quire_testing.explorer.parts import CAS_LOST, Label, Table
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.explorer.switches import SHIPPED, Switches
 
@@ -231,7 +231,7 @@ class LogWorld:
             rest = replace(handle, work=(*handle.work[:place], *handle.work[place + 1 :]))
             kind = work[0]
             if kind in ("swap", "late"):
-                yield from self._swaps(state, who, rest, work)
+                yield from self._cas(state, who, rest, work)
             elif kind == "delete":
                 ledger = state.ledgers[work[1] - 1]._replace(deleted=True, closed=True)
                 after = self._with(state, who, rest)._replace(ledgers=put(state.ledgers, work[1], ledger))
@@ -319,19 +319,19 @@ class LogWorld:
             mine,
         )
 
-    def _swaps(self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]) -> Iterator[Move]:
+    def _cas(self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]) -> Iterator[Move]:
         """The compare-and-swap reaches the store; or its handle gives up waiting, and it is late."""
         kind, head, version = work
         new = self._taken(state, who, head, version)
         answer = "conflict" if new is None else "written"
         response = ("answer", answer, state.version + 1)
         after = rest if kind == "late" else replace(rest, work=(*rest.work, response))
-        swapped = self._with(state, who, after)
+        after_cas = self._with(state, who, after)
         if new is not None:
-            swapped = self._listed(swapped, new)
+            after_cas = self._listed(after_cas, new)
         ids = list(self.heads.parts[head].ledger_ids)
         command = f"takes v{version}: {ids} from handle {who}"
-        yield Label("store", command, (answer,), kind=f"swap {answer}"), swapped
+        yield Label("store", command, (answer,), kind=f"swap {answer}"), after_cas
         if (
             kind == "swap"
             and state.lost_swaps
@@ -339,7 +339,7 @@ class LogWorld:
         ):
             late = replace(rest, work=(*rest.work, ("late", head, version)))
             spent = state._replace(lost_swaps=state.lost_swaps - 1)
-            yield self._step(spent, who, late, lambda m: m.head_unknown(), "hears nothing of its swap")
+            yield self._step(spent, who, late, lambda m: m.head_unknown(), CAS_LOST)
 
     def _taken(self, state: LogState, who: int, head: int, version: int) -> int | None:
         """The head that the store has after a compare-and-swap, None after a conflict."""
@@ -347,7 +347,7 @@ class LogWorld:
             return head
         blind = self.switches.blind_lists
         machine = self.handles.parts[state.handles[who]].machine
-        opening = machine.status is LogStatus.SWAPPING
+        opening = machine.status is LogStatus.STORING
         if (blind == "open" and opening) or (blind == "roll" and not opening):
             now, asked = self.heads.parts[state.head], self.heads.parts[head]
             added = [item for item in asked.items if now.item(item.ledger_id) is None]
@@ -408,7 +408,7 @@ class LogWorld:
     def _trim_works(self, state: LogState, who: int, rest: Trimmer, work: tuple[Any, ...]) -> Iterator[Move]:
         kind = work[0]
         if kind in ("swap", "late"):
-            yield from self._trim_swaps(state, who, rest, work)
+            yield from self._trim_cas(state, who, rest, work)
         elif rest.ended:
             return
         elif kind == "read":
@@ -427,24 +427,22 @@ class LogWorld:
         else:
             yield self._trim_step(state, who, rest, lambda m: m.head_conflicted(), "hears of a conflict")
 
-    def _trim_swaps(self, state: LogState, who: int, rest: Trimmer, work: tuple[Any, ...]) -> Iterator[Move]:
+    def _trim_cas(self, state: LogState, who: int, rest: Trimmer, work: tuple[Any, ...]) -> Iterator[Move]:
         kind, head, version = work
         taken = version == state.version or self.switches.blind_lists == "trim"
         answer = ("written", state.version + 1) if taken else ("conflict",)
         after = rest if kind == "late" else replace(rest, work=(*rest.work, answer))
-        swapped = self._with_trimmer(state, who, after)
+        after_cas = self._with_trimmer(state, who, after)
         if taken:
-            swapped = self._listed(swapped, head)
+            after_cas = self._listed(after_cas, head)
         ids = list(self.heads.parts[head].ledger_ids)
         command = f"takes v{version}: {ids} from truncation {who}"
-        yield Label("store", command, (answer[0],), kind=f"swap {answer[0]}"), swapped
+        yield Label("store", command, (answer[0],), kind=f"swap {answer[0]}"), after_cas
         if kind == "swap" and state.lost_swaps:
             late = replace(rest, work=(*rest.work, ("late", head, version)))
             spent = state._replace(lost_swaps=state.lost_swaps - 1)
             # The driver takes an unknown outcome for a conflict: whatever is in stays in.
-            yield self._trim_step(
-                spent, who, late, lambda m: m.head_conflicted(), "hears nothing of its swap"
-            )
+            yield self._trim_step(spent, who, late, lambda m: m.head_conflicted(), CAS_LOST)
 
     def _trim_step(
         self, state: LogState, who: int, trimmer: Trimmer, put_in: Callable[[Any], object], command: str

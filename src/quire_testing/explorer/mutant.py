@@ -53,14 +53,14 @@ def with_rules(
     *patches: Patch,
     begin: tuple[str, ...] = (),
     names_slots: bool = False,
-    **swapped: Any,
+    **replaced: Any,
 ) -> Mutant[C]:
     """A mutant that differs in rules and in the source of functions only.
 
     Args:
         patches: the functions.
-        swapped: the rules by their names, as they are instead.
+        replaced: the rules by their names, as they are instead.
     """
-    rules = RULES.but(**swapped) if swapped else RULES
+    rules = RULES.but(**replaced) if replaced else RULES
     switches = replace(SHIPPED, rules=rules, patches=patches)
-    return Mutant(name, what, switches, configuration, violated, tuple(swapped), begin, names_slots)
+    return Mutant(name, what, switches, configuration, violated, tuple(replaced), begin, names_slots)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from quire.core.answers import Answer
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
@@ -33,6 +33,9 @@ from quire_testing.explorer.switches import SHIPPED, Switches
 
 State: TypeAlias = tuple[int, ...]
 T = TypeVar("T")
+
+CAS_LOST: Final = "hears nothing of its compare-and-swap"
+"""The step of a client, or a bookie, whose response from the store is lost."""
 
 
 class Label(NamedTuple):

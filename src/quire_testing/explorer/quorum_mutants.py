@@ -30,7 +30,7 @@ QUORUM_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     ),
     Mutant(
         "quorum-unsettled",
-        "a writer that loses its quorum while the outcome of a swap is unknown does not settle that before it confirms again",
+        "a writer that loses its quorum while the outcome of a compare-and-swap is unknown does not settle that before it confirms again",
         replace(SHIPPED, rules=RULES.but(may_go_on_after_unknown=lambda unknown_version, version: True)),
         Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, absent=True, waits=True),
         "I2",

@@ -15,7 +15,7 @@ from quire.core.log.machine import LogStatus
 from quire_testing.explorer.explorer import Explorable
 from quire_testing.explorer.log_parts import LogState
 from quire_testing.explorer.log_world import LogWorld
-from quire_testing.explorer.parts import Label, State
+from quire_testing.explorer.parts import CAS_LOST, Label, State
 from quire_testing.explorer.repairers import entries_of_decided
 from quire_testing.explorer.world import LedgerWorld
 
@@ -27,7 +27,7 @@ FAULTS: Final = frozenset(
 
 def is_fault(label: Label) -> bool:
     """Whether a step is something that goes wrong."""
-    return label.kind in FAULTS or label.command == "hears nothing of its swap"
+    return label.kind in FAULTS or label.command == CAS_LOST
 
 
 def stranded(

@@ -164,7 +164,7 @@ class RecoveryDriver(ClientDriver):
             return machine.status is RecoveryStatus.READING and machine.end.status is not EndStatus.FOUND
         return machine.status is RecoveryStatus.READING
 
-    def swap_answered(
+    def cas_answered(
         self, client: ClientState, answer: str, record: LedgerMetadata, version: int
     ) -> list[Outcome]:
         """The store's response to a compare-and-swap; one that was lost counts as a conflict."""

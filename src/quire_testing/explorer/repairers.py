@@ -191,7 +191,7 @@ class RepairDriver(ClientDriver):
     def _piece(self, client: ClientState, request: Request) -> CopyRange:
         return next(piece for piece in client.sent if _is_of(piece, request))
 
-    def swap_answered(
+    def cas_answered(
         self,
         client: ClientState,
         answer: str,
@@ -200,7 +200,7 @@ class RepairDriver(ClientDriver):
     ) -> list[Outcome]:
         """The store's response to a compare-and-swap."""
         if answer == "written":
-            return self.step(client, lambda m: m.swapped(version))
+            return self.step(client, lambda m: m.stored(version))
         if answer == "unknown":
             return self.step(client, lambda m: m.unknown())
         return self.step(client, lambda m: m.conflicted())

@@ -31,7 +31,7 @@ SILENT: Final = ReplicaList(Answer.TIMED_OUT)
 
 
 class Repairs:
-    """What repairers do in a world, and what is said of their swaps."""
+    """What repairers do in a world, and what is said of their compare-and-swaps."""
 
     def __init__(self, world: WorldParts) -> None:
         self._world = world
@@ -185,8 +185,8 @@ class Repairs:
             )
         return found
 
-    def judged_swap(self, state: State, before: Store, after: Store) -> Store:
-        """A repairer's swap: it changes bookies of decided fragments only, and who comes in holds its entries."""
+    def judged_cas(self, state: State, before: Store, after: Store) -> Store:
+        """A repairer's compare-and-swap: it changes bookies of decided fragments only, and who comes in holds its entries."""
         old, new = before.record, after.record
         assert old is not None
         assert new is not None
@@ -194,7 +194,7 @@ class Repairs:
             return after
         if not repaired_only(old, new):
             return after._replace(fault=("RR1", "a repair changed more than bookies of decided fragments"))
-        # What a collector takes in between is listed again after the swap: `OverReplicationSteps` judges it.
+        # What a collector takes in between is listed again after the compare-and-swap: `OverReplicationSteps` judges it.
         if not self._world.configuration.collects and any(
             wanted & ~self._world.bookies.parts[state[bookie]].held & ~after.lost
             for bookie, wanted in _came(old, new)

@@ -171,7 +171,7 @@ class StreamDriver(LedgerWriterDriver):
                 for bookie, request in running.sends[before:]
             ]
             if isinstance(effect, e.SlotReturned) and self._switches.returning_truncates:
-                number, begin = bookie_number(effect.bookie), machine.swap.record.last_fragment.first_entry
+                number, begin = bookie_number(effect.bookie), machine.cas.record.last_fragment.first_entry
                 truncate = ("truncate", int(effect.slot), number, int(begin), False, NO_ENTRY, term)
                 running.sends.append((number, truncate))
             return
@@ -358,12 +358,12 @@ class StreamDriver(LedgerWriterDriver):
             return recovery.status is RecoveryStatus.READING and recovery.end.status is not EndStatus.FOUND
         return recovery.status is RecoveryStatus.READING
 
-    def swap_answered(
+    def cas_answered(
         self, client: ClientState, answer: str, record: LedgerMetadata, version: int
     ) -> list[Outcome]:
         """The store's response to a compare-and-swap; one that was lost counts as a conflict."""
         if isinstance(client.machine, WriterMachine):
-            return super().swap_answered(client, answer, record, version)
+            return super().cas_answered(client, answer, record, version)
         if answer == "written":
             return self.step(client, lambda m: m.metadata_written(record, version))
         return self.step(client, lambda m: m.metadata_conflicted())

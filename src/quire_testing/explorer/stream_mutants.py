@@ -314,7 +314,7 @@ FENCING_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         "a bookie comes back into an ensemble with what an earlier writer left",
         StreamConfiguration(4, 3, 3, 2, entries=2, timeouts=2, fencing=True),
         "U2",
-        Patch(WriterMachine._next_round, "self.swap.record.only_fences", "False"),
+        Patch(WriterMachine._next_round, "self.cas.record.only_fences", "False"),
         begin=LEFT_OUT,
     ),
     with_rules(

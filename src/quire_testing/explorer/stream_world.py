@@ -38,7 +38,7 @@ from quire.core.transcript import record_text
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number, with_fault
 from quire_testing.explorer.messages import Link, Reply, Request, entries_text, reply_text, request_text
-from quire_testing.explorer.parts import Ask, Label, Table, repaired_only
+from quire_testing.explorer.parts import CAS_LOST, Ask, Label, Table, repaired_only
 from quire_testing.explorer.repairers import LISTS, RepairDriver, entries_of_decided
 from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies, Value, value_at
 from quire_testing.explorer.stream_clients import StreamClient, StreamDriver, Written
@@ -395,11 +395,11 @@ class StreamWorld:
                 command = f"reads {record_text(store.record)}"
                 self.answers(state, client, rest, outcomes, command, "reads", moves)
             elif not ask.answer:
-                self._swaps(state, client, questions, index, moves)
+                self._cas(state, client, questions, index, moves)
             elif ask.waits:
                 who = self.clients.parts[state[self.at.client + client]]
                 assert ask.record is not None
-                outcomes = self.driver_of(client).swap_answered(who, ask.answer, ask.record, ask.version)
+                outcomes = self.driver_of(client).cas_answered(who, ask.answer, ask.record, ask.version)
                 command = f"hears {ask.answer} v{ask.version}"
                 self.answers(state, client, rest, outcomes, command, f"hears {ask.answer}", moves)
 
@@ -419,7 +419,7 @@ class StreamWorld:
             done = self.done(client, outcome, command, "store", kind)
             moves.append((done[0], self.after(new, client, done)))
 
-    def _swaps(
+    def _cas(
         self, state: State, client: int, questions: tuple[Ask, ...], index: int, moves: list[Move]
     ) -> None:
         """A compare-and-swap reaches the store."""
@@ -441,7 +441,7 @@ class StreamWorld:
                 )
             after = StreamStoreState(ask.record, store.version + 1, fault)
             if client >= self.leaders:
-                after = self.repairs.judged_swap(self.bookies_of(state), store, after)
+                after = self.repairs.judged_cas(self.bookies_of(state), store, after)
             store, answer = after, "written"
         kept = (ask._replace(answer=answer, version=store.version),) if ask.waits else ()
         new = list(state)
@@ -551,8 +551,8 @@ def lost_swaps(world: StreamWorld, state: State, moves: list[Move]) -> None:
             kept = () if ask.answer else (ask._replace(waits=False),)
             rest = (*questions[:index], *kept, *questions[index + 1 :])
             assert ask.record is not None
-            outcomes = world.driver_of(client).swap_answered(who, "unknown", ask.record, ask.version)
-            world.answers(state, client, rest, outcomes, "hears nothing of its swap", "lost swap", moves)
+            outcomes = world.driver_of(client).cas_answered(who, "unknown", ask.record, ask.version)
+            world.answers(state, client, rest, outcomes, CAS_LOST, "lost swap", moves)
 
 
 def losses(world: StreamWorld, state: State, moves: list[Move]) -> None:
@@ -637,7 +637,7 @@ class StreamRepairDriver(RepairDriver):
 
 
 class StreamRepairs:
-    """What repairers do in a stream's world, and what is said of their swaps and of their ends.
+    """What repairers do in a stream's world, and what is said of their compare-and-swaps and of their ends.
 
     Each repairs once what is decided of the stream, and begins with what an operator says is lost. That may be wrong: a
     bookie that is called lost may live, and takes part as before.
@@ -744,10 +744,10 @@ class StreamRepairs:
 
     # --- what is judged ------------------------------------------------------------------------------------------------
 
-    def judged_swap(
+    def judged_cas(
         self, bookies: Sequence[StreamBookie], before: StreamStoreState, after: StreamStoreState
     ) -> StreamStoreState:
-        """A repairer's swap: it changes bookies of decided fragments only, and who comes in holds its entries."""
+        """A repairer's compare-and-swap: it changes bookies of decided fragments only, and who comes in holds its entries."""
         if before.fault:
             return after
         if not repaired_only(before.record, after.record):

@@ -21,7 +21,7 @@ from quire.core.ledger.closing import Closing
 from quire.core.ledger.ensemble_change import EnsembleChange
 from quire.core.ledger.metadata import Fragment, LedgerMetadata
 from quire.core.ledger.reader import LacMachine, ReadMachine
-from quire.core.ledger.record_swap import RecordSwap
+from quire.core.ledger.record_cas import RecordCas
 from quire.core.ledger.replica import Replica, ReplicaList
 from quire.core.ledger.writer import RunWindow, WriterMachine
 from quire.core.ledger.writer_state import Hole
@@ -47,7 +47,7 @@ Renaming: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 FIELDS: Final[dict[type, dict[str, str]]] = {
     WriterMachine: {
-        "parts": "change closing swap waits window",
+        "parts": "change closing cas waits window",
         "same": "limits out problem rules status",
     },
     RunWindow: {
@@ -67,7 +67,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
     WriterWaits: {
         "same": "answering left_at_ms limits look_at_ms looking quorum_until_ms read_at_ms retry_ms timer_at_ms",
     },
-    RecordSwap: {
+    RecordCas: {
         "records": "proposed record",
         "same": "asked attempts unsettled version",
     },

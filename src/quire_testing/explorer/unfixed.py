@@ -86,7 +86,7 @@ class ChoosesForTheOldRecord(RepairMachine):
 
     def conflicted(self) -> None:
         """The targets stay."""
-        if self.status is RepairStatus.SWAPPING:
+        if self.status is RepairStatus.STORING:
             self._kept = self.plan.targets
         super().conflicted()
 
@@ -112,7 +112,7 @@ class PublishesIntoAnyFragment(RepairMachine):
         plan.written = WriteRepaired(
             replace(plan.record, fragments=tuple(fragments), creation_token=0), plan.notes, plan.version
         )
-        self.status = RepairStatus.SWAPPING
+        self.status = RepairStatus.STORING
         self.out.append(plan.written)
         return True
 
@@ -125,7 +125,7 @@ class DeletesFirst(TrimMachine):
     def _write(self, head: LogHead, status: TrimStatus) -> None:
         """Delete, then compare-and-swap."""
         super()._write(head, status)
-        if status is TrimStatus.SWAPPING:
+        if status is TrimStatus.STORING:
             self.out += [TrimDeleteLedger(item) for item in head.intents[-1].items]
 
 

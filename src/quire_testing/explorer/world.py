@@ -332,19 +332,19 @@ class LedgerWorld(WorldParts):
             if ask.kind == "read":
                 self._client_reads(state, client, rest, moves)
             elif not ask.answer:
-                self._swap(state, client, questions, index, moves)
+                self._cas(state, client, questions, index, moves)
             elif ask.waits:
-                self._swap_response(state, client, rest, ask, moves)
+                self._cas_response(state, client, rest, ask, moves)
 
-    def _swap(
+    def _cas(
         self, state: State, client: int, questions: tuple[Ask, ...], index: int, moves: list[Move]
     ) -> None:
         """A compare-and-swap reaches the store."""
         ask = questions[index]
         store = self.stores.parts[state[self.at_store]]
-        after, answer = self.swapped(store, ask, by_writer=client == 0)
+        after, answer = self.after_cas(store, ask, by_writer=client == 0)
         if answer == "written" and client > self.configuration.recoverers:
-            after = self.repairs.judged_swap(state, store, after._replace(notes=ask.notes))
+            after = self.repairs.judged_cas(state, store, after._replace(notes=ask.notes))
         done = (ask._replace(answer=answer, version=after.version),) if ask.waits else ()
         new = list(state)
         new[self.at_store] = self.stores.number(after)
@@ -353,7 +353,7 @@ class LedgerWorld(WorldParts):
         command = f"takes v{ask.version}: {record_text(ask.record)} from {self.names[client]}"
         moves.append((Label("store", command, (answer,), self.names[client], f"swap {answer}"), tuple(new)))
 
-    def swapped(self, store: Store, ask: Ask, *, by_writer: bool) -> tuple[Store, str]:
+    def after_cas(self, store: Store, ask: Ask, *, by_writer: bool) -> tuple[Store, str]:
         """The store after a compare-and-swap, and its response."""
         if store.record is None:
             return store, "missing"
@@ -376,7 +376,7 @@ class LedgerWorld(WorldParts):
         closes = min(2, store.closes + (closing and not moved))
         return Store(ask.record, store.version + 1, closes, fault, store.notes), "written"
 
-    def _swap_response(
+    def _cas_response(
         self, state: State, client: int, rest: tuple[Ask, ...], ask: Ask, moves: list[Move]
     ) -> None:
         memo = self._memo("swap response")
@@ -386,7 +386,7 @@ class LedgerWorld(WorldParts):
             driver = self.driver_of(client)
             who = self.clients.parts[state[self.at_client + client]]
             assert ask.record is not None
-            outcomes = driver.swap_answered(who, ask.answer, ask.record, ask.version)
+            outcomes = driver.cas_answered(who, ask.answer, ask.record, ask.version)
             found = [
                 self._client_move(
                     client, outcome, f"hears {ask.answer} v{ask.version}", "store", f"hears {ask.answer}"

@@ -83,7 +83,7 @@ OPERATIONS: Final = {
         ok_may={"version": "int"},
     ),
     "list_swap": EventKind(
-        "the list of a log's ledgers is swapped if its version is `expected` (-1: if there is none)",
+        "the list of a log's ledgers is changed if its version is `expected` (-1: if there is none)",
         {"log": "str", "expected": "int", "ledgers": "ints"},
         {"leader": "int"},
         ok_may={"version": "int"},

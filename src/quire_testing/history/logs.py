@@ -153,7 +153,7 @@ class LogJudge:
             return
         if self._leader is not None and leader < self._leader[0] and self._leader[1] < asked.place:
             self._say(
-                f"{asked.process} swapped its list as leader {leader} although leader {self._leader[0]} had taken it over",
+                f"{asked.process} changed its list as leader {leader} although leader {self._leader[0]} had taken it over",
                 self._leader[1],
                 place,
             )

@@ -55,7 +55,7 @@ class HeadStore(ScriptedStore):
     Args:
         shared: the heads' space.
         elections: the elections' space.
-        blind: "open" or "roll" when such a compare-and-swap is taken now whatever the version (X20-swap, X22), and
+        blind: "open" or "roll" when such a compare-and-swap is taken now whatever the version (X20-cas, X22), and
             merged into what is there; "trim" when it is taken as it is (log-blind-truncation).
     """
 
@@ -230,7 +230,7 @@ class LogHandle:
         return machine  # type: ignore[no-any-return]
 
     def _blind(self) -> str:
-        now = "open" if self._machine.status is LogStatus.SWAPPING else "roll"
+        now = "open" if self._machine.status is LogStatus.STORING else "roll"
         return now if self.switches.blind_lists == now else ""
 
     def act(self, what: Callable[[], Any]) -> Any:

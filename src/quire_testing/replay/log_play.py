@@ -20,7 +20,7 @@ from quire.metadata.store import Put, VersionConflictError
 from quire.wire.log_records import encode_head, parse_head
 from quire_testing.explorer.log_parts import Handle, LogConfiguration, LogState
 from quire_testing.explorer.log_world import LogWorld
-from quire_testing.explorer.parts import Label
+from quire_testing.explorer.parts import CAS_LOST, Label
 from quire_testing.explorer.switches import Switches
 from quire_testing.replay.log_handles import (
     BACK_OFF_MS,
@@ -405,8 +405,8 @@ class LogPlay:
             labels += [
                 Label(program.name, command) for command in commands if not command.startswith("takes")
             ]
-            swaps = [command for command in commands if command.startswith("takes")]
-            labels += [Label("store", f"{command} from {program.name}") for command in swaps]
+            writes = [command for command in commands if command.startswith("takes")]
+            labels += [Label("store", f"{command} from {program.name}") for command in writes]
         for handle in self.handles:
             if handle.status is LogStatus.BACKING_OFF and not handle.work:
                 labels.append(Label(handle.name, "retries"))
@@ -459,5 +459,5 @@ _STEPS: Final[dict[str, Callable[..., None]]] = {
     r"deletes ledger (\d+)": LogPlay._deletes,
     r"retries": LogPlay._retries,
     r"hears that the list is written|hears of a conflict": LogPlay._on_written,
-    r"hears nothing of its swap": LogPlay._no_response,
+    CAS_LOST: LogPlay._no_response,
 }

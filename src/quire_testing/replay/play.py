@@ -480,9 +480,9 @@ class Play:
         assert isinstance(question.op, Put)
         ask = Ask("swap", question.record, question.op.version)
         old = self.store
-        self.store, answer = self.world.swapped(old, ask, by_writer=not program.number)
+        self.store, answer = self.world.after_cas(old, ask, by_writer=not program.number)
         if answer == "written" and isinstance(program, Repairer):
-            self.store = self.world.repairs.judged_swap(self.state(before), old, self.store)
+            self.store = self.world.repairs.judged_cas(self.state(before), old, self.store)
         program.act(lambda: program.store.land(question))
         landed = question.landed
         happened = "written" if not isinstance(landed, VersionConflictError) else "conflict"
@@ -558,7 +558,7 @@ def _write(play: Play) -> None:
     (question,) = writer.store.questions
     assert question.op is not None
     ask = Ask("swap", question.record, question.op.version)
-    play.store, _ = play.world.swapped(play.store, ask, by_writer=True)
+    play.store, _ = play.world.after_cas(play.store, ask, by_writer=True)
     writer.act(lambda: writer.store.land(question))
     writer.act(lambda: writer.store.answer(question))
 

@@ -145,7 +145,7 @@ class StreamLeader(Program):
         """Have a bookie truncate the fragment: what no program does when a bookie returns to its slot."""
         writer = self.writer
         assert writer is not None
-        first = int(writer._machine.swap.record.last_fragment.first_entry)
+        first = int(writer._machine.cas.record.last_fragment.first_entry)
         work = self.act(lambda: self.loop.create_task(self.bookies.truncate(bookie, writer.access, first)))
         work.add_done_callback(read_error)
 

@@ -310,7 +310,7 @@ class StreamPlay:
                 [each.stream_view() for each in self.bookies],
                 StreamStoreState(record, before.version + 1, before.fault),
             )
-            self.store = self.script.repairs.judged_swap(bookies, before, after)
+            self.store = self.script.repairs.judged_cas(bookies, before, after)
             return ["written"]
         fault = before.fault
         writes = leader.take_over is None

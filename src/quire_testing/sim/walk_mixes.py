@@ -59,7 +59,7 @@ WALK_MIXES: Final = {
         WalkMix("crashes", "bookies lose what was not synced; time-outs", _large(crashes=2, timeouts=2)),
         WalkMix(
             "network",
-            "connections break and what was under way arrives late; swaps of unknown outcome",
+            "connections break and what was under way arrives late; compare-and-swaps of unknown outcome",
             _large(breaks=2, timeouts=2, lost_swaps=1, absent=True),
         ),
         WalkMix(
@@ -115,7 +115,7 @@ WALK_MIXES: Final = {
         ),
         WalkMix(
             "write-quorum",
-            "the write quorum is guaranteed: two recoverers, time-outs, lost swaps, an add that arrives damaged",
+            "the write quorum is guaranteed: two recoverers, time-outs, lost compare-and-swaps, an add that arrives damaged",
             _large(
                 guarantee=True,
                 closes=True,
@@ -148,13 +148,13 @@ WALK_MIXES: Final = {
         ),
         WalkMix(
             "log",
-            "three leaders of one log, rolls, lost swaps, a truncation",
+            "three leaders of one log, rolls, lost compare-and-swaps, a truncation",
             LogConfiguration(3, 6, 6, lost_swaps=1, trims=1),
             hunts=False,
         ),
         WalkMix(
             "stream",
-            "three clients take a stream over from each other; time-outs, a break, a lost swap, a reader with an old record",
+            "three clients take a stream over from each other; time-outs, a break, a lost compare-and-swap, a reader with an old record",
             _THREE_CLIENTS,
             hunts=False,
         ),

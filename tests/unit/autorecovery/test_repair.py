@@ -23,7 +23,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.effects import Loss, RepairOutcome
-from quire.core.repair.under_replication import UnderReplicationReason
+from quire.core.repair.under_replication import MissingReason
 from quire.metadata.ledgers import ledger_key
 from support.small_cluster import SmallCluster, small_cluster
 
@@ -66,7 +66,7 @@ async def _replaced(tmp_path: Path) -> None:
             kind_count
             for each in found.ledgers.values()
             for kind, kind_count in each.entries.items()
-            if kind.reason is UnderReplicationReason.GONE
+            if kind.reason is MissingReason.GONE
         )
         assert found.entries == wanted > 0
         totals = await repair.run(found.to_repair)
@@ -101,7 +101,7 @@ async def test_holes_of_a_bookie_that_was_away_are_filled_and_leave_the_record(t
         repair = ClusterRepair(client)
         found = (await repair.look()).ledgers[ledger]
         assert {(kind.reason, kind.copies_left, kind.bookie) for kind in found.entries} == {
-            (UnderReplicationReason.HOLE, 2, away)
+            (MissingReason.HOLE, 2, away)
         }
         assert found.copyable == COUNT
         totals = await repair.run([found])

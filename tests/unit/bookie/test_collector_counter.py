@@ -23,7 +23,7 @@ async def at(tmp_path: Path) -> AsyncIterator[At]:
         yield made
 
 
-async def test_the_counter_is_swapped_once_the_disk_knows(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_counter_is_changed_once_the_disk_knows(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write of which nobody hears may stand in a copy of the store: the chain does not go on through it."""
     (ledger_id,) = await at.write()
     await at.passes(2)
@@ -34,7 +34,7 @@ async def test_the_counter_is_swapped_once_the_disk_knows(at: At, monkeypatch: p
         raise StorageError("the store is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(collector._store, "swap_passes", fails)
+        patch.setattr(collector._store, "cas_passes", fails)
         with pytest.raises(StorageError, match="the store is gone"):
             await collector.collect()
     assert decode_collector((at.server.config.directory / COLLECTOR_FILE).read_bytes()).asked
@@ -78,7 +78,7 @@ async def test_a_disk_too_full_for_the_counter_still_gets_space_back(
     assert await at.passes() == 1
 
 
-async def test_a_swap_that_was_refused_costs_no_evidence(at: At) -> None:
+async def test_a_cas_that_was_refused_costs_no_evidence(at: At) -> None:
     (ledger_id,) = await at.write()
     await at.passes(2)
     await at.forget_record(ledger_id)
@@ -87,7 +87,7 @@ async def test_a_swap_that_was_refused_costs_no_evidence(at: At) -> None:
     passes = asked.passes
 
     async def overtaken() -> Any:
-        """Somebody writes the counter between the look at it and the swap."""
+        """Somebody writes the counter between the look at it and the compare-and-swap."""
         monkey.undo()
         shown = await passes()
         found = await at.store.get(key)

@@ -59,7 +59,7 @@ class At:
         )
         self.server.storage.flush()
 
-    async def swap(self, change: Callable[[LedgerMetadata], LedgerMetadata] = lambda record: record) -> None:
+    async def cas(self, change: Callable[[LedgerMetadata], LedgerMetadata] = lambda record: record) -> None:
         store = self.cluster.clients[0].ledger_store
         record, version = await store.read(LedgerId(self.ledger_id))
         await store.write(change(record), version)
@@ -142,7 +142,7 @@ async def _put_between(at: At) -> None:
 
 
 async def _changed_between(at: At) -> None:
-    await at.swap(lambda record: replace(record, custom=(("k", b"v"),)))
+    await at.cas(lambda record: replace(record, custom=(("k", b"v"),)))
 
 
 async def _lost_between(at: At) -> None:

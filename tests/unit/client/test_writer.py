@@ -321,13 +321,13 @@ async def test_two_dead_bookies_that_are_still_registered_take_turns_with_growin
         for n in range(3):
             await ledger.append(b"%d" % n)
         assert ledger._machine.absent == (2,)
-        before = ledger._machine.swap.version
+        before = ledger._machine.cas.version
         ledger._context.quarantine.failed("b4", RealClock().now_ms())
         c.bookies.set("b4", "registered")
         c.bookies.set("b2", "registered")
         appended = ledger.append_nowait(b"3")
         await until_async(lambda: ledger._effects.choices._paused[1] == FAST.change_retry_ms_max)
-        assert ledger._machine.swap.version - before <= 8, "a swap of the record each time"
+        assert ledger._machine.cas.version - before <= 8, "a compare-and-swap of the record each time"
         c.bookies.set("b4", "ok")
         assert await appended == 3
         assert "b4" in ledger.metadata.last_fragment.ensemble

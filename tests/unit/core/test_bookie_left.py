@@ -176,7 +176,7 @@ def test_a_bookie_that_left_and_then_fails_is_one_that_failed():
     assert [type(effect) for effect in said(machine)] == [WriteMetadata, DropUnsent, EnsembleChanged, SendRun]
 
 
-def test_a_lost_swap_of_it_is_done_again_and_one_that_landed_is_taken():
+def test_a_lost_cas_of_it_is_done_again_and_one_that_landed_is_taken():
     machine = writer(entries=1)
     asked(machine)
     machine.replacements_chosen({2: "b4"}, 0)

@@ -13,13 +13,13 @@ from quire.core.ids import LedgerId
 from quire.core.ledger.flush import FLUSH_TABLE, FlushMachine, FlushStatus, UnacknowledgedCopies
 from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.core.ledger.reader import LAC_TABLE, READ_TABLE, LacMachine, ReadMachine, ReadStatus
+from quire.core.log.cas import CAS, CasStep, HeadCas
 from quire.core.log.commit import COMMIT, CommitBatch, CommitMachine, CommitStatus, FoundHead, Part
 from quire.core.log.fencing import Fencing
 from quire.core.log.list import ItemState, Leader, LedgerSummary, LogHead, LogItem, PageLayout
 from quire.core.log.machine import LOG, LogMachine, LogStatus
 from quire.core.log.rewriting import REWRITE, Replacement, RewriteMachine, RewriteStatus
 from quire.core.log.roll import ROLL, Roll, RollStep
-from quire.core.log.swap import SWAP, HeadSwap, SwapStep
 from quire.core.log.trimming import TRIM, TrimMachine, TrimStatus
 from quire.core.recovery.machine import RECOVERY_TABLE, RecoveryMachine, RecoveryStatus
 from quire.wire.log_records import page_name
@@ -69,7 +69,7 @@ LOGS = {
     LogStatus.READING: lambda: opened(),
     LogStatus.FENCING: lambda: opened(read),
     LogStatus.CREATING: lambda: opened(read, fenced),
-    LogStatus.SWAPPING: lambda: opened(read, fenced, created),
+    LogStatus.STORING: lambda: opened(read, fenced, created),
     LogStatus.BACKING_OFF: lambda: opened(read, fenced, created, lost),
     LogStatus.SERVING: lambda: opened(read, fenced, created, lambda m: m.head_written(2)),
     LogStatus.CLOSING: lambda: opened(
@@ -116,7 +116,7 @@ def trim_read(machine):
 TRIMS = {
     TrimStatus.IDLE: lambda: TrimMachine(4, end=8),
     TrimStatus.READING: lambda: trimmed(),
-    TrimStatus.SWAPPING: lambda: trimmed(trim_read),
+    TrimStatus.STORING: lambda: trimmed(trim_read),
     TrimStatus.DELETING: lambda: trimmed(trim_read, lambda m: m.head_written(2)),
     TrimStatus.CLEARING: lambda: trimmed(
         trim_read, lambda m: m.head_written(2), lambda m: m.ledger_deleted(ONE)
@@ -152,7 +152,7 @@ COMMITS = {
     CommitStatus.FENCING: lambda: committed(
         lambda m: m.heads_read([FoundHead(head_of(ONE), 1)]), takeover=True
     ),
-    CommitStatus.SWAPPING: lambda: committed(heads_read),
+    CommitStatus.STORING: lambda: committed(heads_read),
     CommitStatus.ENDED: lambda: committed(lambda m: m.heads_read([FoundHead(None)])),
 }
 COMMIT_INPUTS = {
@@ -161,7 +161,7 @@ COMMIT_INPUTS = {
     "looked": lambda m: m.looked(0, listed=False),
     "recovered": lambda m: m.recovered(ONE, SUMMARY),
     "recovery_failed": lambda m: m.recovery_failed(ONE, deleted=False, detail="no quorum"),
-    "swapped": lambda m: m.swapped(),
+    "stored": lambda m: m.stored(),
     "conflicted": lambda m: m.conflicted(),
     "unknown": lambda m: m.unknown(),
     "ledger_missing": lambda m: m.ledger_missing(),
@@ -278,7 +278,7 @@ def list_read(machine):
 REWRITES = {
     RewriteStatus.IDLE: lambda: RewriteMachine([], PageLayout(), page_name),
     RewriteStatus.READING: lambda: rewritten(),
-    RewriteStatus.SWAPPING: lambda: rewritten(list_read),
+    RewriteStatus.STORING: lambda: rewritten(list_read),
     RewriteStatus.ENDED: lambda: rewritten(list_read, lambda m: m.head_written()),
 }
 REWRITE_INPUTS = {
@@ -304,7 +304,7 @@ CASES = [
     for status in table.states
 ]
 NOT_ASKED = {
-    *(("LogMachine", "head_read", status) for status in ("swapping", "serving", "closing")),
+    *(("LogMachine", "head_read", status) for status in ("storing", "serving", "closing")),
     *(
         ("LogMachine", name, status)
         for name in ("head_written", "head_conflicted", "head_unknown")
@@ -349,7 +349,7 @@ def test_an_input_does_what_the_table_says(kind, name, status):
     machine.check()
 
 
-@pytest.mark.parametrize("table", [LOG, TRIM, COMMIT, ROLL, SWAP], ids=lambda table: table.states.__name__)
+@pytest.mark.parametrize("table", [LOG, TRIM, COMMIT, ROLL, CAS], ids=lambda table: table.states.__name__)
 def test_only_the_moves_of_a_table_are_made(table):
     listed = {(old, new) for row in table.rows.values() for old, after in row.items() for new in after}
     for old in table.states:
@@ -361,29 +361,29 @@ def test_only_the_moves_of_a_table_are_made(table):
                     table.moved[old, new]
 
 
-SWAPS = {
-    "read": lambda swap: swap.read(),
-    "found": lambda swap: swap.found("b", 2),
-    "learned": lambda swap: swap.learned("b", 2),
-    "write": lambda swap: swap.write("c"),
-    "written": lambda swap: swap.written(3),
+CAS_INPUTS = {
+    "read": lambda cas: cas.read(),
+    "found": lambda cas: cas.found("b", 2),
+    "learned": lambda cas: cas.learned("b", 2),
+    "write": lambda cas: cas.write("c"),
+    "written": lambda cas: cas.written(3),
 }
 
 
-@pytest.mark.parametrize("step", SwapStep, ids=lambda step: step.value)
-@pytest.mark.parametrize("name", SWAP.rows)
+@pytest.mark.parametrize("step", CasStep, ids=lambda step: step.value)
+@pytest.mark.parametrize("name", CAS.rows)
 def test_a_compare_and_swap_takes_what_its_table_says(name, step):
-    swap = HeadSwap(1, "a", "c", step)
-    assert swap.awaits(name) == (step in SWAP.rows[name])
-    if swap.awaits(name):
-        SWAPS[name](swap)
-        assert {swap.step} == SWAP.rows[name][step]
+    cas = HeadCas(1, "a", "c", step)
+    assert cas.awaits(name) == (step in CAS.rows[name])
+    if cas.awaits(name):
+        CAS_INPUTS[name](cas)
+        assert {cas.step} == CAS.rows[name][step]
         value, version = {"found": ("b", 2), "learned": ("b", 2), "written": ("c", 3)}.get(name, ("a", 1))
-        assert (swap.value, swap.version) == (value, version)
+        assert (cas.value, cas.version) == (value, version)
     else:
         with pytest.raises(MisuseError, match=f"{name} is not possible while {step.value}"):
-            SWAPS[name](swap)
-        assert swap == HeadSwap(1, "a", "c", step)
+            CAS_INPUTS[name](cas)
+        assert cas == HeadCas(1, "a", "c", step)
 
 
 def test_a_roll_that_is_over_has_no_former_ledger():

@@ -277,7 +277,7 @@ def test_a_conflict_makes_it_choose_again_for_the_record_as_it_is():
     assert world.whole()
 
 
-def test_what_a_collector_took_after_the_swap_is_copied_again():
+def test_what_a_collector_took_after_the_cas_is_copied_again():
     world = full(ledger(), 9)
     world.silent.add(B[1])
     lists = []
@@ -444,7 +444,7 @@ def test_of_a_ledger_that_is_deleted_meanwhile_nothing_is_called_lost():
     assert ended.report.lost == ()
 
 
-def test_after_a_swap_in_an_empty_fragment_what_others_lack_is_copied():
+def test_after_a_cas_in_an_empty_fragment_what_others_lack_is_copied():
     """Nothing is to be listed of a bookie that holds nothing: the machine goes on with the lists that it has."""
     record = ledger(last=2, closed=False).with_ensemble(3, (B[0], B[1], B[3])).closed(2, 0)
     world = full(record, 2)

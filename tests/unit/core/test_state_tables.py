@@ -10,7 +10,7 @@ from quire.core.errors import MisuseError, NotWritingError
 from quire.core.ledger.closing import CLOSING_TABLE, Closing
 from quire.core.ledger.ensemble_change import CHANGE_TABLE, EnsembleChange
 from quire.core.ledger.metadata import DigestType, new_ledger
-from quire.core.ledger.record_swap import SWAP_TABLE, RecordSwap
+from quire.core.ledger.record_cas import CAS_TABLE, RecordCas
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import WRITER_TABLE
 from quire.core.recovery.log_end_search import END_TABLE, LogEndSearch
@@ -33,7 +33,7 @@ MADE = {
     TakeOverMachine: (TAKE_OVER_TABLE, "status", lambda: TakeOverMachine(RECORD, 0, 5)),
     LogEndSearch: (END_TABLE, "status", lambda: LogEndSearch(RECORD, ENSEMBLE, RULES, 4, ())),
     EnsembleChange: (CHANGE_TABLE, "status", lambda: EnsembleChange(7, ENSEMBLE, (0, 1, 2))),
-    RecordSwap: (SWAP_TABLE, "asked", lambda: RecordSwap(RECORD, 0)),
+    RecordCas: (CAS_TABLE, "asked", lambda: RecordCas(RECORD, 0)),
     AuditMachine: (AUDIT_TABLE, "status", AuditMachine),
     Closing: (CLOSING_TABLE, "status", lambda: Closing(7, RULES)),
     MarkedLedger: (MARK_TABLE, "status", lambda: MarkedLedger(SeenMark(1, (), 2, 0))),

@@ -16,8 +16,8 @@ from quire.core.ledger.quorum import write_set
 from quire.core.ledger.replica import ReplicaList
 from quire.core.ledger.stripes import HeldInterval
 from quire.core.repair.under_replication import (
-    UnderReplicationKind,
-    UnderReplicationReason,
+    MissingKind,
+    MissingReason,
     under_replication_of,
 )
 
@@ -59,15 +59,11 @@ def test_every_missing_copy_is_counted_once(quorums, last, data):
         holders = {bookie for bookie, some in holds.items() if entry in some}
         for member in members:
             if member not in holders and holders:
-                reason = UnderReplicationReason.GONE if member in gone else UnderReplicationReason.HOLE
-                wanted[UnderReplicationKind(reason, len(holders), member)] += 1
+                reason = MissingReason.GONE if member in gone else MissingReason.HOLE
+                wanted[MissingKind(reason, len(holders), member)] += 1
         if not holders:
             silent = any(member in gone for member in members)
-            wanted[
-                UnderReplicationKind(
-                    UnderReplicationReason.GONE_ONLY if silent else UnderReplicationReason.LOST, 0
-                )
-            ] += 1
+            wanted[MissingKind(MissingReason.GONE_ONLY if silent else MissingReason.LOST, 0)] += 1
     assert {kind[0::2] for kind in lacking.entries} == {kind[0::2] for kind in wanted}
     by_bookie = Counter()
     for kind, count in lacking.entries.items():
@@ -87,14 +83,14 @@ def test_what_a_bookie_lacks_is_named_by_what_it_says_of_itself():
     record = ledger(3, 3, 9)
     some, every = listed(range(5)), listed(range(10))
     for said, reason in (
-        (some, UnderReplicationReason.HOLE),
-        (replace(some, damaged=True), UnderReplicationReason.DAMAGED),
-        (replace(some, limbo=True), UnderReplicationReason.LIMBO),
+        (some, MissingReason.HOLE),
+        (replace(some, damaged=True), MissingReason.DAMAGED),
+        (replace(some, limbo=True), MissingReason.LIMBO),
     ):
         lacking = under_replication_of(
             record, NO_NOTES, {BOOKIES[0]: said, BOOKIES[1]: every, BOOKIES[2]: every}, []
         )
-        assert lacking.entries == {UnderReplicationKind(reason, 2, BOOKIES[0]): 5}
+        assert lacking.entries == {MissingKind(reason, 2, BOOKIES[0]): 5}
         assert (lacking.copyable, lacking.entry_bytes, lacking.needs_repair, lacking.is_complete) == (
             5,
             10,
@@ -116,7 +112,7 @@ def test_a_bookie_that_does_not_list_lacks_nothing_for_sure():
     lacking = under_replication_of(
         record, NO_NOTES, {BOOKIES[0]: silent, BOOKIES[1]: every, BOOKIES[2]: listed(())}, []
     )
-    assert lacking.entries == {UnderReplicationKind(UnderReplicationReason.HOLE, 1, BOOKIES[2]): 10}
+    assert lacking.entries == {MissingKind(MissingReason.HOLE, 1, BOOKIES[2]): 10}
 
 
 def test_a_fragment_whose_end_is_open_is_left_out_and_its_gone_bookies_are_named():
@@ -132,7 +128,7 @@ def test_a_fragment_whose_end_is_open_is_left_out_and_its_gone_bookies_are_named
     lists = {bookie: listed(range(4)) for bookie in BOOKIES[1:4]}
     lacking = under_replication_of(changed, NO_NOTES, lists, [BOOKIES[0]])
     assert (lacking.lost_bookies, lacking.undecided) == ((BOOKIES[0],), ())
-    assert lacking.entries == {UnderReplicationKind(UnderReplicationReason.GONE, 3, BOOKIES[0]): 4}
+    assert lacking.entries == {MissingKind(MissingReason.GONE, 3, BOOKIES[0]): 4}
 
 
 def test_notes_of_holes_that_are_filled_need_a_repair_that_copies_nothing():

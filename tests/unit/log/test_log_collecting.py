@@ -51,7 +51,7 @@ async def test_unlisted_ledgers_and_pages_go_after_the_grace_time(at: World) -> 
     assert log_id is not None
     found = await heads.read(log_id)
     assert found is not None
-    # What an opener that died before its swap leaves: a ledger, a page.
+    # What an opener that died before its compare-and-swap leaves: a ledger, a page.
     orphan = await LogLedgers(at.client).create(found[0], "a crashed one")
     await orphan.append(b"never acknowledged by the log")
     await orphan.abandon()
@@ -128,7 +128,7 @@ async def test_a_page_that_a_list_comes_to_name_while_it_is_collected_is_there(
 
 
 async def begin_to_cut(at: World, name: str, *, deleted: bool = False) -> None:
-    """A log of six ledgers after the first swap of a truncation before offset 17, or of a deletion; its client died."""
+    """A log of six ledgers after the first compare-and-swap of a truncation before offset 17, or of a deletion; its client died."""
     log = await at.made(name)
     async with await log.open_writer() as writer:
         for part in range(6):

@@ -132,7 +132,7 @@ class LateStore(MemoryStore):
         return done
 
 
-async def test_a_batch_that_comes_before_the_answer_to_the_leaders_swap_is_placed(tmp_path: Path) -> None:
+async def test_a_batch_that_comes_before_the_answer_to_the_leaders_cas_is_placed(tmp_path: Path) -> None:
     store = LateStore()
     async with world(tmp_path, store) as at:
         log = await at.made()
@@ -205,7 +205,7 @@ async def test_what_a_dead_leader_did_not_place_is_placed_by_the_next_one_or_on_
     assert await values(log) == [b"w", b"s"]
 
 
-async def test_overwrite_takes_the_old_records_out_in_the_same_swap(at: World) -> None:
+async def test_overwrite_takes_the_old_records_out_in_the_same_cas(at: World) -> None:
     log = await at.made()
     async with await log.open_writer() as writer:
         for n in range(6):
@@ -284,7 +284,7 @@ async def test_a_named_transaction_that_begins_again_is_refused_unless_the_user_
     assert await values(log) == [b"a812", b"b0", b"b1"]
 
 
-async def test_several_logs_get_a_batch_in_one_swap(at: World) -> None:
+async def test_several_logs_get_a_batch_in_one_cas(at: World) -> None:
     for name in ("a", "b"):
         await at.made(name)
     parts = tuple(
@@ -370,7 +370,7 @@ async def test_a_batch_that_is_in_is_committed_though_the_store_is_away_at_once(
         assert await values(log) == ([b"1"] if truncate else numbers(0, 2))
 
 
-async def test_a_batch_whose_swap_got_no_answer_may_be_in_when_the_store_stays_away(tmp_path: Path) -> None:
+async def test_a_batch_whose_cas_got_no_answer_may_be_in_when_the_store_stays_away(tmp_path: Path) -> None:
     store = GoneStore()
     async with world(tmp_path, store) as at:
         log = await at.made()
@@ -379,7 +379,7 @@ async def test_a_batch_whose_swap_got_no_answer_may_be_in_when_the_store_stays_a
         store.gone, store.says_so = False, False
         with pytest.raises(MetadataUnknownError, match="may or may not be in log 'orders'"):
             await LogCommitter(at.client, ["orders"], batch, config=config).commit()
-        # Before it was asked for the swap, it is not.
+        # Before it was asked for the compare-and-swap, it is not.
         with pytest.raises(StoreAwayError):
             await LogCommitter(at.client, ["orders"], batch, config=config).commit()
         store.gone = None

@@ -22,7 +22,7 @@ from support.waiting import until_async
 
 
 class Overtaking:
-    """Opens a log whose first swaps come too late: right before each a rival takes the log over."""
+    """Opens a log whose first compare-and-swaps come too late: right before each a rival takes the log over."""
 
     def __init__(self, at: World, times: int, elector: Elector | None) -> None:
         self.rivals: list[LogWriter] = []

@@ -290,7 +290,7 @@ async def test_a_leader_whose_head_was_damaged_stops(at: World) -> None:
         await writer.close()
 
 
-async def test_a_deposed_leader_stops_at_its_next_swap(at: World) -> None:
+async def test_a_deposed_leader_stops_at_its_next_cas(at: World) -> None:
     log = await at.made()
     first = await log.open_writer()
     await first.append(b"0")

@@ -73,7 +73,7 @@ async def test_every_read_of_a_log_with_gaps_gives_what_stayed(at: World, seed: 
     # Whole ledgers, their beginnings and their ends are emptied too.
     stays = {offset for offset in range(LEDGERS * EACH) if chance.random() < (0.1, 0.5, 0.02, 0)[seed]}
     stays |= set(range(items[-1].next_offset or 0, LEDGERS * EACH))
-    await maker.swap(
+    await maker.replace(
         [await without(at, log, group, stays) for group in groups],
         compacted_below=items[-1].next_offset or 0,
     )
@@ -100,7 +100,7 @@ async def test_every_read_of_a_log_with_gaps_gives_what_stayed(at: World, seed: 
     _, items = await maker.candidates()
     copied = await maker.copy(items[:3], (await log.identify()).settings, BY)
     assert copied.new.flags & ItemFlags.COMPACTED
-    await maker.swap([copied])
+    await maker.replace([copied])
     assert await seen(log) == whole
     await log.truncate(before=17)
     assert await seen(log) == [one for one in whole if one[0] >= 17]

@@ -64,7 +64,7 @@ async def rolled_up(at: World, in_groups_of: int) -> list[Replacement]:
     head, items = await work.candidates()
     groups = [items[start : start + in_groups_of] for start in range(0, len(items), in_groups_of)]
     made = [await work.copy(group, head.settings, BY) for group in groups if len(group) > 1]
-    await work.swap(made)
+    await work.cas(made)
     return made
 
 
@@ -189,11 +189,11 @@ async def test_what_was_truncated_meanwhile_is_not_brought_back(at: World) -> No
     late = await maker.copy(items[6:9], head.settings, BY)
     await log.truncate(before=17)
     with pytest.raises(ListChangedError, match="no longer has ledgers"):
-        await maker.swap([early, late])
-    await maker.swap([late])
+        await maker.replace([early, late])
+    await maker.replace([late])
     assert await values(log) == numbers(17, 60)
     with pytest.raises(ListChangedError):
-        await maker.swap([await maker.copy(items[6:9], head.settings, BY)])
+        await maker.replace([await maker.copy(items[6:9], head.settings, BY)])
     await log.truncate(before=44)
     assert await values(log) == numbers(44, 60)
 
@@ -205,7 +205,7 @@ async def test_a_copy_that_the_collector_took_is_not_listed(at: World) -> None:
     made = await maker.copy(items[:4], head.settings, BY)
     await at.client.delete_ledger(made.new.ledger_id)
     with pytest.raises(StagedLedgerGoneError):
-        await maker.swap([made])
+        await maker.replace([made])
     assert await values(log) == numbers(0, 60)
 
 
@@ -223,7 +223,7 @@ class ForgetfulStore(MemoryStore):
         return done
 
 
-async def test_a_swap_whose_answer_is_lost_happens_once(tmp_path: Path) -> None:
+async def test_a_cas_whose_answer_is_lost_happens_once(tmp_path: Path) -> None:
     store = ForgetfulStore()
     async with world(tmp_path, store) as at:
         log = await many_small(at)
@@ -231,7 +231,7 @@ async def test_a_swap_whose_answer_is_lost_happens_once(tmp_path: Path) -> None:
         head, items = await maker.candidates()
         made = await maker.copy(items[:4], head.settings, BY)
         store.lost = 1
-        await maker.swap([made])
+        await maker.replace([made])
         assert store.lost == 0
         assert await values(log) == numbers(0, 60)
         assert [item.ledger_id for item in (await log.describe()).items].count(made.new.ledger_id) == 1

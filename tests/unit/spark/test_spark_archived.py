@@ -146,7 +146,7 @@ async def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, at, caplog):
         0, LedgerSummary(rows, 5_000, T0, T0 + 296)
     )
     item = replace(item, next_offset=COUNT, state=ItemState.CLOSED)
-    # The swap of an archive job, and its deletion.
+    # The compare-and-swap of an archive job, and its deletion.
     await heads.write(replace(head, items=(item, *head.items[1:]), archive=str(tmp_path)), version)
     await at.client.delete_ledger(head.items[0].ledger_id)
     about = await log.describe()

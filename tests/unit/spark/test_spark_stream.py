@@ -83,7 +83,7 @@ async def test_a_limit_of_records_is_kept_where_most_of_them_were_compacted_away
     stays = {offset for offset in range(end) if chance.random() < share or offset == end - 1}
     stays |= set(range(items[-1].next_offset or 0, end))
     groups = [items[start : start + 5] for start in range(0, len(items), 5)]
-    await maker.swap(
+    await maker.replace(
         [await gaps.without(at, log, group, stays) for group in groups],
         compacted_below=items[-1].next_offset or 0,
     )
@@ -333,7 +333,7 @@ async def test_a_batch_is_planned_with_the_list_as_it_is_then(at, monkeypatch):
     monkeypatch.setattr(planning, "pieces_between", away)
     start = await stream.initial(client)
     end = await stream.latest(client, start, NO_LIMITS)
-    await rewriter.swap([copy])
+    await rewriter.replace([copy])
     for item in items:
         await client.delete_ledger(item.ledger_id)
     monkeypatch.setattr(planning, "pieces_between", read)

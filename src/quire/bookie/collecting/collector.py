@@ -289,7 +289,7 @@ class GarbageCollector:
                 continue
             if isinstance(step, Count) and not await self._may_count(step):
                 return version if self._machine.is_own(shown) else None
-            counted = version if step.value is None else await self._store.swap_passes(step.value, version)
+            counted = version if step.value is None else await self._store.cas_passes(step.value, version)
             if counted is None:
                 self._machine.not_counted()
                 continue

@@ -109,7 +109,7 @@ class CollectorStore:
         self._unknown = says.unknown
         return PassCount(says.chain, says.passes, says.own, says.held, says.accepted), found.version
 
-    async def swap_passes(self, value: PassCount, version: int) -> int | None:
+    async def cas_passes(self, value: PassCount, version: int) -> int | None:
         """Replace the counter that has a version (0: there is none).
 
         Returns:

@@ -71,7 +71,7 @@ class BootRecord:
             if claim(self.stored, own) is Claim.ANOTHER:
                 raise self._replaced(own)
             try:
-                await self._swap(own)
+                await self._cas(own)
             except (AlreadyExistsError, VersionConflictError, KeyMissingError, MetadataUnknownError):
                 await self.read()  # the record says which process wrote it
                 if found is not None and self.stored != own and older_directory(self.stored, found):
@@ -90,7 +90,7 @@ class BootRecord:
         if claim(await self.read(), own) is Claim.ANOTHER:
             raise self._replaced(own)
 
-    async def _swap(self, own: BootState) -> None:
+    async def _cas(self, own: BootState) -> None:
         value = encode_boot(
             StoredBoot(self._bookie, own.boot, own.lsn, *own.marker, own.clean, own.owner, self._unknown)
         )

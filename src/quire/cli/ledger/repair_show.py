@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from quire.autorecovery.repair import RepairTotals, UnderReplication
     from quire.core.ledger.notes import EntryRange
     from quire.core.repair.effects import RepairEnded
-    from quire.core.repair.under_replication import UnderReplicatedLedger, UnderReplicationReason
+    from quire.core.repair.under_replication import MissingReason, UnderReplicatedLedger
 
 MB: Final = 1_000_000
 RATE_MAX: Final = 1_000_000
@@ -24,7 +24,7 @@ LISTED_MAX: Final = 20
 
 def under_replication_rows(found: UnderReplication) -> list[dict[str, Any]]:
     """A row for each reason and number of copies left, the fewest copies first."""
-    rows: dict[tuple[int, UnderReplicationReason], dict[str, Any]] = {}
+    rows: dict[tuple[int, MissingReason], dict[str, Any]] = {}
     for ledger_id, one in found.ledgers.items():
         for kind, entries in one.entries.items():
             row = rows.setdefault(
@@ -49,18 +49,18 @@ def under_replication_rows(found: UnderReplication) -> list[dict[str, Any]]:
     ]
 
 
-def _needs(reason: UnderReplicationReason, bookies: list[str]) -> str:
-    from quire.core.repair.under_replication import UnderReplicationReason
+def _needs(reason: MissingReason, bookies: list[str]) -> str:
+    from quire.core.repair.under_replication import MissingReason
 
     match reason:
-        case UnderReplicationReason.GONE:
+        case MissingReason.GONE:
             named = " ".join(f"--bookie {bookie}" for bookie in bookies[:3])
             return f"start {', '.join(bookies[:3])} again, or `quire cluster repair {named}`"
-        case UnderReplicationReason.LOST:
+        case MissingReason.LOST:
             return "nothing can be copied: every bookie says that it has none, or has it damaged"
-        case UnderReplicationReason.GONE_ONLY:
+        case MissingReason.GONE_ONLY:
             return "start the bookies again; `quire ledger repair --accept-loss` goes on without the entries"
-        case UnderReplicationReason.NO_RESPONSE:
+        case MissingReason.NO_RESPONSE:
             return "bookies that did not respond: `quire cluster bookies`"
     return "`quire cluster repair`"
 

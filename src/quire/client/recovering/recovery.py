@@ -114,7 +114,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         self._unacknowledged: dict[object, bool] = {}
         self.stragglers: tuple[Hole, ...] = ()
         self._all_answered = asyncio.Event()
-        self._lost_swaps = 0
+        self._lost_cas = 0
         self.recovered = 0
         self.reused: dict[BookieId, None] = {}
 
@@ -379,17 +379,17 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
             MetadataUnknownError,
         ) as error:
             # A response that was lost is settled like a conflict: reread, and see whose record it is.
-            self._lost_swaps += 1
-            if self._lost_swaps >= self._config.recovery_attempts_max:
+            self._lost_cas += 1
+            if self._lost_cas >= self._config.recovery_attempts_max:
                 msg = (
                     f"ledger {effect.record.ledger_id}: the compare-and-swap of the record failed in "
-                    f"{self._lost_swaps} attempts ({error}); recover the ledger again"
+                    f"{self._lost_cas} attempts ({error}); recover the ledger again"
                 )
                 raise MetadataUnknownError(msg, ledger_id=effect.record.ledger_id) from error
-            if self._lost_swaps > AT_ONCE:
-                await asyncio.sleep(_RETRY_PAUSE_MS * self._lost_swaps / 1000)
+            if self._lost_cas > AT_ONCE:
+                await asyncio.sleep(_RETRY_PAUSE_MS * self._lost_cas / 1000)
             return self._machine.metadata_conflicted
-        self._lost_swaps = 0
+        self._lost_cas = 0
         self._record = effect.record
         return lambda: self._machine.metadata_written(effect.record, version)
 
@@ -400,8 +400,8 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
         except (NoSuchLedgerError, NoSuchStreamError):
             record, version = None, 0
         except MetadataUnknownError:
-            self._lost_swaps += 1
-            if self._lost_swaps >= self._config.recovery_attempts_max:
+            self._lost_cas += 1
+            if self._lost_cas >= self._config.recovery_attempts_max:
                 raise
             await asyncio.sleep(_RETRY_PAUSE_MS / 1000)
             return self._machine.metadata_conflicted

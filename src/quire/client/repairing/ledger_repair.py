@@ -314,7 +314,7 @@ class LedgerRepair:
             self._unsettled += 1
             await pause_after(self._unsettled)
             return machine.unknown
-        return lambda: machine.swapped(version)
+        return lambda: machine.stored(version)
 
 
 def access_of(record: LedgerMetadata, password: bytes | None) -> LedgerAccess:

@@ -139,7 +139,7 @@ class BookieChoices:
 
     def _writable(self) -> list[BookieId]:
         """The bookies that may get the ledger's entries."""
-        return self._context.bookies.writable(needs_of(self._machine.swap.record.terms))
+        return self._context.bookies.writable(needs_of(self._machine.cas.record.terms))
 
     def _quarantined(self) -> tuple[BookieId, ...]:
         return self._context.quarantine.bookies(self._now_ms())

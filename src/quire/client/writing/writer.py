@@ -179,7 +179,7 @@ class LedgerWriter:
     @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's record as this writer knows it."""
-        return self._machine.swap.record
+        return self._machine.cas.record
 
     @property
     def problem(self) -> QuireError | None:
@@ -530,7 +530,7 @@ class LedgerWriter:
         await asyncio.shield(self._effects.finished)
         if gives_up:
             await mark_closed(
-                self._context.records, self._context.clock, self.metadata, self._machine.swap.version
+                self._context.records, self._context.clock, self.metadata, self._machine.cas.version
             )
         return self.holes
 
@@ -756,7 +756,7 @@ class WriterEffects:
         window: ByteWindow,
     ) -> None:
         self.writer, self._machine, self.access, self._context = writer, machine, access, context
-        record, self._window = machine.swap.record, window
+        record, self._window = machine.cas.record, window
         is_striped = record.ensemble_size > record.write_quorum
         self.outgoing = Outgoing(
             access,
@@ -980,7 +980,7 @@ class WriterEffects:
         machine = self._machine
         try:
             async with asyncio.timeout(self._context.config.metadata_timeout_ms / 1000):
-                version = await self._swap(effect)
+                version = await self._cas(effect)
         except (NoSuchLedgerError, NoSuchStreamError, KeyMissingError):
             machine.metadata_missing()
         except VersionConflictError:
@@ -996,7 +996,7 @@ class WriterEffects:
             machine.metadata_written(version)
         self.perform()
 
-    async def _swap(self, effect: e.WriteMetadata) -> int:
+    async def _cas(self, effect: e.WriteMetadata) -> int:
         """Replace the record; the closing one says at once which holes are known."""
         holes = self.holes if effect.record.state is LedgerState.CLOSED else ()
         if holes:

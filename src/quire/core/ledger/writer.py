@@ -4,7 +4,7 @@ It must not know sockets, payloads, futures or the time. Inputs are methods; ans
 does what in which status: `writer_state.WRITER_TABLE`.
 
 The machine is made of parts, each with its own state: the window of runs, who is at which slot
-(`ensemble_change.py`), the waits (`writer_waits.py`), the question to the store (`record_swap.py`) and the close
+(`ensemble_change.py`), the waits (`writer_waits.py`), the question to the store (`record_cas.py`) and the close
 (`closing.py`). A part decides what is its own; here is what follows for the others, and every effect.
 
 A change goes in rounds. From its start to its end responses are recorded and nothing is confirmed to callers, because
@@ -68,7 +68,7 @@ from quire.core.ledger.effects import (
 from quire.core.ledger.ensemble_change import ChangeStatus, EnsembleChange, mask_of
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.quorum import write_set_masks
-from quire.core.ledger.record_swap import RecordSwap, StoreRequest
+from quire.core.ledger.record_cas import RecordCas, StoreRequest
 from quire.core.ledger.rules import RULES, AddOutcome, LedgerRules
 from quire.core.ledger.writer_problems import may_not_change, quorum_lost, refused, store_silent
 from quire.core.ledger.writer_state import NOTHING, WRITER_TABLE, Hole, Places, Run, Status, WriterLimits
@@ -352,12 +352,13 @@ class WriterMachine:
         window: what was handed out and may be sent again; LAC, LAP and lengths.
         change: who is at which slot.
         waits: when to look for bookies, and when to give up.
-        swap: the record, and the question to the store.
+        cas: the record, and the question to the store.
         closing: the close.
         problem: why it has ended.
     """
 
     __slots__ = (
+        "cas",
         "change",
         "closing",
         "limits",
@@ -365,7 +366,6 @@ class WriterMachine:
         "problem",
         "rules",
         "status",
-        "swap",
         "waits",
         "window",
     )
@@ -393,7 +393,7 @@ class WriterMachine:
         self.window = RunWindow(masks, *quorums, rules, last, last, length, length)
         self.change = EnsembleChange(record.ledger_id, ensemble, _all_slots(size))
         self.waits = WriterWaits(self.limits, self.limits.retry_ms_min)
-        self.swap = RecordSwap(record, version)
+        self.cas = RecordCas(record, version)
         self.closing = Closing(record.ledger_id, rules, record.term)
 
     # --- questions -------------------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ class WriterMachine:
     @property
     def record(self) -> LedgerMetadata:
         """The newest record that is known to have been stored."""
-        return self.swap.record
+        return self.cas.record
 
     @property
     def ensemble(self) -> tuple[BookieId, ...]:
@@ -671,10 +671,10 @@ class WriterMachine:
         Raises:
             MisuseError: a bookie was chosen that is in the ensemble, has failed or was chosen twice.
         """
-        change, window, swap = self.change, self.window, self.swap
+        change, window, cas = self.change, self.window, self.cas
         if self.status is not Status.CHANGING or change.status is not ChangeStatus.CHOOSING:
             return
-        named = swap.record.last_fragment.ensemble
+        named = cas.record.last_fragment.ensemble
         missing = change.missing(named, chosen)  # those as well that may not be replaced yet
         if not window.loses_quorum(mask_of(missing)):
             self._leave_out(missing, now_ms)
@@ -690,9 +690,9 @@ class WriterMachine:
                 self.out.append(QuorumAwaited(tuple(missing)))
         ensemble = change.filled(named, chosen)
         if chosen:
-            self.out.append(swap.propose(swap.record.with_ensemble(self._first_of_fragment, ensemble)))
-        elif swap.is_unsettled(self.rules):
-            self.out.append(swap.propose(swap.record))
+            self.out.append(cas.propose(cas.record.with_ensemble(self._first_of_fragment, ensemble)))
+        elif cas.is_unsettled(self.rules):
+            self.out.append(cas.propose(cas.record))
         else:
             self._round_done()
 
@@ -726,13 +726,13 @@ class WriterMachine:
         self._next_round()
 
     def _next_round(self) -> None:
-        change, named = self.change, self.swap.record.last_fragment.ensemble
+        change, named = self.change, self.cas.record.last_fragment.ensemble
         wanted = change.begin(named)
         if wanted:
             required = self.window.loses_quorum(mask_of(set(wanted) - change.leaving.keys()))
             slots = self._replaceable(wanted, named)
             # Where terms only fence, a bookie is named in a fragment once it has truncated there in this term: it may be back.
-            first = self._first_of_fragment if self.swap.record.only_fences else NO_ENTRY
+            first = self._first_of_fragment if self.cas.record.only_fences else NO_ENTRY
             self.out.append(ChooseReplacements(slots, named, change.failed, required, first))
         else:
             self._round_done()
@@ -769,10 +769,10 @@ class WriterMachine:
             self._finish_change()
 
     def _finish_change(self) -> None:
-        fragment, waits = self.swap.record.last_fragment, self.waits
+        fragment, waits = self.cas.record.last_fragment, self.waits
         left = [item for item in self.change.leaving.items() if fragment.ensemble[item[0]] != item[1]]
         changed = self.change.finish(fragment.ensemble, self.window.decided)
-        self.swap.settled()
+        self.cas.settled()
         self.status = WRITER_TABLE.moved[self.status, Status.WRITING]
         if changed:
             waits.be_quick()
@@ -839,7 +839,7 @@ class WriterMachine:
         Source: BookKeeper protocol, "Writing to the ledger": "If the state of the ledger is no longer OPEN, we send
         an error to the client for any outstanding writes. Otherwise, we try to replace the failed node again."
         """
-        record, term = self.swap.record, self.closing.term
+        record, term = self.cas.record, self.closing.term
         if self.rules.writer_may_change(record, term):
             self._next_round()
         else:
@@ -854,7 +854,7 @@ class WriterMachine:
             The end of the change (EnsembleChanged, SendRun, Confirmed), its next round, or of the close (Closed).
         """
         if WRITER_TABLE.acts["metadata_written"][self.status]:
-            self.swap.written(version)
+            self.cas.written(version)
             if self.status is Status.CLOSING:
                 self._go_on_closing()
             else:
@@ -867,7 +867,7 @@ class WriterMachine:
             RereadMetadata.
         """
         if WRITER_TABLE.acts["metadata_conflicted"][self.status]:
-            self.out.append(self.swap.reread())
+            self.out.append(self.cas.reread())
 
     def metadata_unknown(self, now_ms: int, why: str = "") -> None:
         """The store refused, or did not say what happened: read the record again, with growing patience.
@@ -881,7 +881,7 @@ class WriterMachine:
         """
         if not WRITER_TABLE.acts["metadata_unknown"][self.status]:
             return
-        effect, attempts = self.swap.unanswered(), self.swap.attempts
+        effect, attempts = self.cas.unanswered(), self.cas.attempts
         if attempts >= self.limits.metadata_attempts_max:
             self._give_up(store_silent(self.closing.ledger_id, attempts, why))
         elif effect is not None and attempts <= REREADS_AT_ONCE:
@@ -897,7 +897,7 @@ class WriterMachine:
             The change or the close goes on with it, or the writer ends.
         """
         if WRITER_TABLE.acts["metadata_read"][self.status]:
-            self.swap.read(record, version)
+            self.cas.read(record, version)
             if self.status is Status.CLOSING:
                 self._go_on_closing()
             else:
@@ -910,7 +910,7 @@ class WriterMachine:
             Ended or CloseFailed.
         """
         if WRITER_TABLE.acts["metadata_missing"][self.status]:
-            self.swap.missing()
+            self.cas.missing()
             msg = f"ledger {self.closing.ledger_id} was deleted by another client"
             self._give_up(Problem(LedgerClosedError, msg))
 
@@ -1035,27 +1035,27 @@ class WriterMachine:
     def _stop(self, status: Status) -> None:
         """Nothing is asked any more; late responses change nothing."""
         self.status = WRITER_TABLE.moved[self.status, status]
-        self.swap.forget()
+        self.cas.forget()
         self.waits.stop(reads=False)
 
     def _begin_close(self, *, guaranteed: bool = True) -> None:
         self.status = WRITER_TABLE.moved[self.status, Status.CLOSING]
         self.closing.begin(self.window.lac, self.window.confirmed_length, guaranteed=guaranteed)
         self.waits.stop(reads=True)
-        self.swap.be_patient()
-        if self.swap.asked is StoreRequest.NOTHING:
+        self.cas.be_patient()
+        if self.cas.asked is StoreRequest.NOTHING:
             self._go_on_closing()
 
     def _go_on_closing(self) -> None:
         """With the record as it is now: after the close began, a change's compare-and-swap, or the closing one."""
-        found = self.closing.judge(self.swap.record)
+        found = self.closing.judge(self.cas.record)
         if isinstance(found, LedgerMetadata):
-            self.out.append(self.swap.propose(found))
+            self.out.append(self.cas.propose(found))
         elif isinstance(found, Problem):
             self._close_failed(found)
         else:
             self._stop(Status.ENDED if self.problem else Status.CLOSED)
-            self.out.append(Closed(self.swap.record))
+            self.out.append(Closed(self.cas.record))
 
     def _close_failed(self, problem: Problem) -> None:
         self.problem = self.problem or problem
@@ -1066,8 +1066,8 @@ class WriterMachine:
 
     def check(self) -> None:
         """Assert what must hold between any two inputs: I5, I6, I13, and I12 as far as one writer sees it."""
-        window, change, record = self.window, self.change, self.swap.record
-        self.swap.check()
+        window, change, record = self.window, self.change, self.cas.record
+        self.cas.check()
         window.check(record.ensemble_size)
         change.check()
         self.closing.check(record, window.lac)
@@ -1090,11 +1090,11 @@ class WriterMachine:
                 "a writer that goes on can confirm, or waits for its quorum"
             )
             assert not self.below_quorum or self.waits.timer_at_ms is not None, "a wait has an end"
-            assert self.swap.asked is StoreRequest.NOTHING
+            assert self.cas.asked is StoreRequest.NOTHING
         elif self.status is Status.CHANGING:
             choosing = change.status is ChangeStatus.CHOOSING
             assert change.status is not ChangeStatus.IDLE
-            assert choosing == (self.swap.asked is StoreRequest.NOTHING), "a change waits for one answer"
+            assert choosing == (self.cas.asked is StoreRequest.NOTHING), "a change waits for one answer"
         if record.state is LedgerState.CLOSED:
             assert window.lac <= record.last_entry, "I12: a closed end is not below what was acknowledged"
         assert (self.status is Status.CLOSING) <= (self.closing.status is ClosingStatus.CLOSING)

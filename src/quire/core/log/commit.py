@@ -6,7 +6,7 @@ lost is settled by reading again: the mark, or the ledgers themselves, show it. 
 all, and a collector of its ledgers can prove, in the deletion itself, that they are not listed. It must not
 know stores or Spark; the driver is `log/committing.py`.
 
-    IDLE -> READING -> (LOOKING) -> (FENCING) -> SWAPPING -> ENDED
+    IDLE -> READING -> (LOOKING) -> (FENCING) -> STORING -> ENDED
                ^                                    |
                +------------------------------------+   conflict, or unknown
 
@@ -23,6 +23,7 @@ from typing import Final, TypeAlias
 
 from quire.core.errors import MisuseError
 from quire.core.ids import LedgerId
+from quire.core.log.cas import HeadCas
 from quire.core.log.effects import RecoverLedger
 from quire.core.log.fencing import Fencing
 from quire.core.log.fingerprints import Fingerprint
@@ -42,7 +43,6 @@ from quire.core.log.list import (
 )
 from quire.core.log.marks import MARK_RULES, MarkRules, Standing, lags, standing, with_mark
 from quire.core.log.rules import RULES
-from quire.core.log.swap import HeadSwap
 from quire.core.state_table import StateTable
 
 
@@ -63,7 +63,7 @@ class CommitStatus(Enum):
     READING = "reading"
     LOOKING = "looking"
     FENCING = "fencing"
-    SWAPPING = "swapping"
+    STORING = "storing"
     ENDED = "ended"
 
 
@@ -71,14 +71,14 @@ COMMIT: Final = StateTable(
     CommitStatus,
     {
         "start": "idle > reading",
-        "heads_read": "reading > looking fencing swapping ended",
-        "looked": "looking > looking fencing swapping ended",
-        "recovered": "fencing > fencing swapping ended",
+        "heads_read": "reading > looking fencing storing ended",
+        "looked": "looking > looking fencing storing ended",
+        "recovered": "fencing > fencing storing ended",
         "recovery_failed": "fencing > reading ended",
-        "swapped": "swapping > ended",
-        "conflicted": "swapping > reading",
-        "unknown": "swapping > reading ended",
-        "ledger_missing": "swapping > reading",
+        "stored": "storing > ended",
+        "conflicted": "storing > reading",
+        "unknown": "storing > reading ended",
+        "ledger_missing": "storing > reading",
     },
     refused=frozenset({"start"}),
 )
@@ -208,10 +208,10 @@ class HeadChange:
 
 
 @dataclass(frozen=True, slots=True)
-class SwapHeads:
+class CasHeads:
     """Replace all heads by compare-and-swap, or none, if these ledgers still are what their items say.
 
-    Answer `swapped`, `conflicted`, `unknown` or `ledger_missing`.
+    Answer `stored`, `conflicted`, `unknown` or `ledger_missing`.
     """
 
     changes: tuple[HeadChange, ...]
@@ -242,7 +242,7 @@ class CommitEnded:
     own: Fingerprint | None = None
 
 
-CommitEffect: TypeAlias = ReadHeads | LookForLedger | RecoverLedger | SwapHeads | DeleteUnlisted | CommitEnded
+CommitEffect: TypeAlias = ReadHeads | LookForLedger | RecoverLedger | CasHeads | DeleteUnlisted | CommitEnded
 
 
 # --- rules ----------------------------------------------------------------------------------------------------
@@ -291,12 +291,12 @@ class CommitMachine:
 
     __slots__ = (
         "_batch",
+        "_cas",
         "_fencing",
         "_layout",
         "_missing",
         "_name_page",
         "_rules",
-        "_swap",
         "_taken",
         "_ways",
         "by_number",
@@ -322,7 +322,7 @@ class CommitMachine:
         self.ended: CommitEnded | None = None
         self.by_number: list[int] = []
         """Parts whose mark could be compared by its number alone, as the heads were read last."""
-        self._swap: HeadSwap[tuple[FoundHead, ...], tuple[int, ...]] = HeadSwap((), ())
+        self._cas: HeadCas[tuple[FoundHead, ...], tuple[int, ...]] = HeadCas((), ())
         self._ways: list[_Way] = []
         self._taken: dict[int, bool] = {}
         """What `looked` answered since the heads were read last."""
@@ -332,13 +332,13 @@ class CommitMachine:
     @property
     def _found(self) -> tuple[FoundHead, ...]:
         """The heads as they were read last."""
-        assert self._swap.value is not None
-        return self._swap.value
+        assert self._cas.value is not None
+        return self._cas.value
 
     @property
     def may_be_in(self) -> bool:
         """Whether a compare-and-swap was asked for: from then on the batch may be in."""
-        return self._swap.wanted is not None
+        return self._cas.wanted is not None
 
     def _to(self, status: CommitStatus) -> None:
         self.status = COMMIT.moved[self.status, status]
@@ -350,19 +350,19 @@ class CommitMachine:
 
     def _read(self) -> None:
         self._to(CommitStatus.READING)
-        self._swap.read()
+        self._cas.read()
         self.out.append(ReadHeads())
 
     def heads_read(self, found: Sequence[FoundHead]) -> None:
         """The heads as they are now, one for each part.
 
         Effects:
-            SwapHeads; before it LookForLedger or RecoverLedger where the heads alone do not decide or a leader left
+            CasHeads; before it LookForLedger or RecoverLedger where the heads alone do not decide or a leader left
             ledgers open; CommitEnded when nothing is left to do, or it must not be done.
         """
         if not COMMIT.acts["heads_read"][self.status]:
             return
-        self._swap.found(tuple(found), tuple(each.version for each in found))
+        self._cas.found(tuple(found), tuple(each.version for each in found))
         self._taken.clear()
         for place, part in enumerate(self._batch.parts):
             head = self._found[place].head
@@ -469,19 +469,19 @@ class CommitMachine:
         items = self._fencing.begin(heads, RULES)
         self.out += [RecoverLedger(item) for item in items]
         if not items:
-            self._swap_heads()
+            self._store_heads()
 
     def recovered(self, ledger_id: LedgerId, summary: LedgerSummary) -> None:
-        """A ledger is closed for good. Effects: SwapHeads after the last one."""
+        """A ledger is closed for good. Effects: CasHeads after the last one."""
         awaited = COMMIT.acts["recovered"][self.status] and ledger_id in self._fencing.waiting
         if awaited and self._fencing.done(ledger_id, summary):
-            self._swap_heads()
+            self._store_heads()
 
     def recovery_failed(self, ledger_id: LedgerId, *, deleted: bool, detail: str) -> None:
         """A ledger could not be closed; one that is deleted was truncated away since the head was read."""
         if not COMMIT.acts["recovery_failed"][self.status] or ledger_id not in self._fencing.waiting:
             return
-        if self._fencing.failed(deleted=deleted, version=self._swap.version):
+        if self._fencing.failed(deleted=deleted, version=self._cas.version):
             self._read()
         else:
             self._end(CommitEnded(CommitOutcome.RECOVERY_FAILED, detail=f"ledger {ledger_id}: {detail}"))
@@ -489,7 +489,7 @@ class CommitMachine:
     # --- the compare-and-swap
     # ----------------------------------------------------------------------------------------------
 
-    def _swap_heads(self) -> None:
+    def _store_heads(self) -> None:
         changes: list[HeadChange] = []
         required: list[LogItem] = []
         for way, part, found in zip(self._ways, self._batch.parts, self._found, strict=True):
@@ -507,9 +507,9 @@ class CommitMachine:
         if not changes:
             self._finish()
             return
-        self._to(CommitStatus.SWAPPING)
-        self._swap.write(())  # what is to be written is in the effect
-        self.out.append(SwapHeads(tuple(changes), tuple(required) if self._rules.requires_ledgers() else ()))
+        self._to(CommitStatus.STORING)
+        self._cas.write(())  # what is to be written is in the effect
+        self.out.append(CasHeads(tuple(changes), tuple(required) if self._rules.requires_ledgers() else ()))
 
     def _changed(self, head: LogHead, part: Part, way: _Way) -> LogHead:
         """The head with the batch in it."""
@@ -538,10 +538,10 @@ class CommitMachine:
             head = with_mark(head, mark)
         return replace(head, generation=head.generation + 1)
 
-    def swapped(self) -> None:
+    def stored(self) -> None:
         """The compare-and-swap is done. Effects: CommitEnded."""
-        if COMMIT.acts["swapped"][self.status]:
-            self._swap.written(())
+        if COMMIT.acts["stored"][self.status]:
+            self._cas.written(())
             self._finish(committed=True)
 
     def conflicted(self) -> None:
@@ -583,7 +583,7 @@ class CommitMachine:
     def check(self) -> None:
         """Assert what must hold between inputs."""
         for effect in self.out:
-            if not isinstance(effect, SwapHeads):
+            if not isinstance(effect, CasHeads):
                 continue
             for change in effect.changes:
                 change.head.checked()

@@ -4,7 +4,7 @@ Inputs are methods, what should happen is appended to `out`. The machine does on
 time and treats a lost response like a conflict: it reads the head again and looks whether its change is in. It must not
 know records, stores or bookies; the driver is `log/leader.py`.
 
-    IDLE -> READING -> FENCING -> CREATING -> SWAPPING -> SERVING -> CLOSING -> ENDED
+    IDLE -> READING -> FENCING -> CREATING -> STORING -> SERVING -> CLOSING -> ENDED
                 ^                                |
                 +------- BACKING_OFF <-----------+   another leader's write came first
 
@@ -26,6 +26,7 @@ from typing import Final
 
 from quire.core.errors import CorruptMetadataError, MisuseError, NotWritingError
 from quire.core.ids import LedgerId
+from quire.core.log.cas import HeadCas
 from quire.core.log.effects import (
     BackOff,
     Change,
@@ -62,7 +63,6 @@ from quire.core.log.list import (
 )
 from quire.core.log.roll import ROLL, Roll, RollStep
 from quire.core.log.rules import RULES, LogRules
-from quire.core.log.swap import HeadSwap
 from quire.core.state_table import StateTable
 
 
@@ -73,7 +73,7 @@ class LogStatus(Enum):
     READING = "reading"
     FENCING = "fencing"
     CREATING = "creating"
-    SWAPPING = "swapping"
+    STORING = "storing"
     BACKING_OFF = "backing_off"
     SERVING = "serving"
     CLOSING = "closing"
@@ -87,23 +87,23 @@ LOG: Final = StateTable(
     {
         "open": "idle > reading",
         "retry": "backing_off > reading",
-        "head_read": "reading > fencing creating swapping ended;"
-        "swapping > fencing swapping serving backing_off ended;"
+        "head_read": "reading > fencing creating storing ended;"
+        "storing > fencing storing serving backing_off ended;"
         "serving > serving closing ended; closing > closing ended",
-        "recovered": "fencing > fencing creating swapping",
+        "recovered": "fencing > fencing creating storing",
         "recovery_failed": "fencing > reading ended",
-        "created": "creating > swapping; idle reading fencing swapping backing_off serving closing ended > =",
+        "created": "creating > storing; idle reading fencing storing backing_off serving closing ended > =",
         "create_failed": "creating > ended; serving > serving closing",
-        "head_written": "swapping > serving; serving > serving closing; closing > closing ended",
-        "head_conflicted": "swapping serving closing > =",
-        "head_unknown": "swapping serving closing > =",
+        "head_written": "storing > serving; serving > serving closing; closing > closing ended",
+        "head_conflicted": "storing serving closing > =",
+        "head_unknown": "storing serving closing > =",
         "roll": "serving > =",
         "head_seen": "serving > =",
         "drained": "serving > =",
         "ledger_closed": "serving closing > =",
         "ledger_failed": "serving closing > ended",
         "close": "serving > serving closing",
-        "abandon": "idle reading fencing creating swapping backing_off serving closing > ended",
+        "abandon": "idle reading fencing creating storing backing_off serving closing > ended",
     },
     refused=frozenset({"open", "roll", "close"}),
 )
@@ -128,6 +128,7 @@ class LogMachine:
         "_name_page",
         "_seen",
         "attempt",
+        "cas",
         "changes",
         "closing",
         "current",
@@ -143,7 +144,6 @@ class LogMachine:
         "rules",
         "served",
         "status",
-        "swap",
     )
 
     def __init__(
@@ -168,7 +168,7 @@ class LogMachine:
         self.epoch = 0
         self.current: LedgerId | None = None
         self.current_offset: int | None = None
-        self.swap: HeadSwap[LogHead, int] = HeadSwap(-1)
+        self.cas: HeadCas[LogHead, int] = HeadCas(-1)
         self.changes: list[Change] = []
         self.fencing = Fencing()
         self.rolls = Roll()
@@ -182,13 +182,13 @@ class LogMachine:
     @property
     def known(self) -> LogHead:
         """The newest head that was read or written; there is one as soon as a ledger may be fenced."""
-        assert self.swap.value is not None
-        return self.swap.value
+        assert self.cas.value is not None
+        return self.cas.value
 
     @property
     def head(self) -> LogHead | None:
         """The newest head that this handle has read or written."""
-        return self.swap.value
+        return self.cas.value
 
     @property
     def rolling(self) -> bool:
@@ -240,7 +240,7 @@ class LogMachine:
         if len(head.open_items) > OPEN_ITEMS_MAX:
             self._end(EndReason.CORRUPT, f"the list calls {len(head.open_items)} ledgers open")
             return
-        self.swap.found(head, version)
+        self.cas.found(head, version)
         self._fence()
 
     def _fence(self) -> None:
@@ -275,7 +275,7 @@ class LogMachine:
             return
         # No compare-and-swap is in flight here, and an earlier one was for a version that is no more.
         self._delete_new()
-        if self.fencing.failed(deleted=deleted, version=self.swap.version):
+        if self.fencing.failed(deleted=deleted, version=self.cas.version):
             self._read_list()
         else:
             self._end(EndReason.RECOVERY_FAILED, f"ledger {ledger_id}: {detail}")
@@ -301,24 +301,24 @@ class LogMachine:
         assert self.new is not None
         assert not self.fencing.waiting, "a head is written while ledgers are being fenced"
         head = self.fencing.completed(self.known).with_adoptions_placed().with_item(self.new)
-        self._to(LogStatus.SWAPPING)
+        self._to(LogStatus.STORING)
         self._write(head.with_leader(replace(self.me, epoch=self.known.leader.epoch + 1)))
 
     def _reread(self, head: LogHead, version: int) -> None:
         """After a lost compare-and-swap: it is in; or the fences hold and it is done again; or another leader came."""
         assert self.new is not None
         if head.leader.holder == self.me.holder and head.item(self.new.ledger_id) is not None:
-            self.swap.found(head, version)
+            self.cas.found(head, version)
             self._opened()
         elif head.leader.epoch == self.known.leader.epoch and len(head.open_items) <= OPEN_ITEMS_MAX:
             # Only a sink, a truncation or another client's completion came between.
-            self.swap.found(head, version)
+            self.cas.found(head, version)
             self._fence()
         else:
             if self._surely_absent(head, version):
                 self._delete_new()
             self.new = None
-            self.swap.found(head, version)
+            self.cas.found(head, version)
             self.attempt += 1
             self._to(LogStatus.BACKING_OFF)
             self.out.append(BackOff(self.attempt))
@@ -382,7 +382,7 @@ class LogMachine:
         assert self.new is not None
         base = self.known
         alike = head.pages == base.pages and head.dropped_items == base.dropped_items
-        return version != self.swap.version and alike and head.item(self.new.ledger_id) is None
+        return version != self.cas.version and alike and head.item(self.new.ledger_id) is None
 
     # --- the head ----------------------------------------------------------------------------------------------
 
@@ -396,7 +396,7 @@ class LogMachine:
         Source: docs/decisions/017-leader-epoch.md: another epoch stops the handle, the same one makes it merge and
         retry.
         """
-        if not (LOG.acts["head_read"][self.status] and self.swap.awaits("found")):
+        if not (LOG.acts["head_read"][self.status] and self.cas.awaits("found")):
             return
         if head is None or head.is_being_deleted:
             # The deletion of the log deletes its ledgers; one that never got into the list is ours to delete.
@@ -404,14 +404,14 @@ class LogMachine:
             self._end(EndReason.NO_SUCH_LOG, "the log was deleted")
         elif self.status is LogStatus.READING:
             self._list_found(head, version)
-        elif self.status is LogStatus.SWAPPING:
+        elif self.status is LogStatus.STORING:
             self._reread(head, version)
         elif head.leader.epoch != self.epoch or head.leader.holder not in {self.me.holder, ""}:
             if self.rolls.step is RollStep.LISTING and self._surely_absent(head, version):
                 self._delete_new()
             self._end(EndReason.NOT_LEADER, _taken_over(head))
         else:
-            self.swap.found(head, version)
+            self.cas.found(head, version)
             self._settle()
 
     def head_written(self, version: int) -> None:
@@ -420,10 +420,10 @@ class LogMachine:
         Effects:
             Serve after opening; the next step of a roll or of a close; WriteHead when another change waits.
         """
-        if not (LOG.acts["head_written"][self.status] and self.swap.awaits("written")):
+        if not (LOG.acts["head_written"][self.status] and self.cas.awaits("written")):
             return
-        self.swap.written(version)
-        if self.status is LogStatus.SWAPPING:
+        self.cas.written(version)
+        if self.status is LogStatus.STORING:
             self._opened()
         else:
             self._settle()
@@ -434,7 +434,7 @@ class LogMachine:
         Effects:
             ReadHead: nothing is deleted and no leader is replaced before the list was read again.
         """
-        if LOG.acts["head_conflicted"][self.status] and self.swap.awaits("written"):
+        if LOG.acts["head_conflicted"][self.status] and self.cas.awaits("written"):
             self._read()
 
     def head_unknown(self) -> None:
@@ -450,11 +450,11 @@ class LogMachine:
         mine = head.leader.epoch == self.epoch and head.leader.holder == self.me.holder
         if (
             LOG.acts["head_seen"][self.status]
-            and self.swap.awaits("learned")
+            and self.cas.awaits("learned")
             and mine
-            and version > self.swap.version
+            and version > self.cas.version
         ):
-            self.swap.learned(head, version)
+            self.cas.learned(head, version)
 
     def _settle(self) -> None:
         """Go on with every change that the head now has, and try the others (again)."""
@@ -476,14 +476,14 @@ class LogMachine:
 
     def _read(self) -> None:
         """Ask for the head."""
-        self.swap.read()
+        self.cas.read()
         self.out.append(ReadHead())
 
     def _write(self, head: LogHead) -> None:
         """Ask for the compare-and-swap of the head."""
         head, pages = paged(replace(head, generation=head.generation + 1), self._layout, self._name_page)
-        self.swap.write(head)
-        self.out.append(WriteHead(head, self.swap.version, pages))
+        self.cas.write(head)
+        self.out.append(WriteHead(head, self.cas.version, pages))
 
     def _change(self, *changes: Change) -> None:
         """Have the head changed as soon as no other compare-and-swap is in flight."""
@@ -492,7 +492,7 @@ class LogMachine:
 
     def _write_changes(self) -> None:
         """Write every change that waits, unless a compare-and-swap is in flight."""
-        if self.changes and self.swap.awaits("write"):
+        if self.changes and self.cas.awaits("write"):
             head = self.known
             for change in self.changes:
                 head = change.applied(head)
@@ -672,7 +672,7 @@ class LogMachine:
 
         Source: docs/counterexamples.md, "What must hold", L1 to L7: each line names the one that it is a part of.
         """
-        head = self.swap.value
+        head = self.cas.value
         if head is None:
             return
         try:

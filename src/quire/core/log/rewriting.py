@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 from quire.core.errors import ListChangedError, MisuseError
 from quire.core.ids import LedgerId
+from quire.core.log.cas import HeadCas
 from quire.core.log.list import (
     KEPT_ITEMS,
     ItemFlags,
@@ -31,7 +32,6 @@ from quire.core.log.list import (
     Place,
     paged,
 )
-from quire.core.log.swap import HeadSwap
 from quire.core.state_table import StateTable
 
 PagedItems: TypeAlias = Sequence[tuple[PageRef, Sequence[LogItem]]]
@@ -43,7 +43,7 @@ class RewriteStatus(Enum):
 
     IDLE = "idle"
     READING = "reading"
-    SWAPPING = "swapping"
+    STORING = "storing"
     ENDED = "ended"
 
 
@@ -51,9 +51,9 @@ REWRITE: Final = StateTable(
     RewriteStatus,
     {
         "start": "idle > reading",
-        "list_read": "reading > swapping ended",
-        "head_written": "swapping > ended",
-        "head_conflicted": "swapping > reading",
+        "list_read": "reading > storing ended",
+        "head_written": "storing > ended",
+        "head_conflicted": "storing > reading",
     },
     refused=("start",),
 )
@@ -220,7 +220,14 @@ class RewriteMachine:
     """
 
     __slots__ = (
-        "_archive", "_compacted_below", "_layout", "_name_page", "_replacements", "_swap", "out", "status",
+        "_archive",
+        "_cas",
+        "_compacted_below",
+        "_layout",
+        "_name_page",
+        "_replacements",
+        "out",
+        "status",
     )  # fmt: skip
 
     def __init__(
@@ -235,7 +242,7 @@ class RewriteMachine:
         self._replacements = tuple(replacements)
         self._layout, self._name_page = layout, name_page
         self._archive, self._compacted_below = archive, compacted_below
-        self._swap: HeadSwap[LogHead, int] = HeadSwap(-1)
+        self._cas: HeadCas[LogHead, int] = HeadCas(-1)
         self.status = RewriteStatus.IDLE
         self.out: list[RewriteEffect] = []
 
@@ -256,7 +263,7 @@ class RewriteMachine:
         """
         if not REWRITE.acts["list_read"][self.status]:
             return
-        self._swap.found(head, version)
+        self._cas.found(head, version)
         if self._archive and head.archive not in {"", self._archive}:
             msg = f"log {head.name!r} has its archive at {head.archive}, not at {self._archive}"
             raise MisuseError(msg, log=head.name)
@@ -270,14 +277,14 @@ class RewriteMachine:
             archive=self._archive or head.archive,
             compacted_below=max(head.compacted_below, self._compacted_below),
         )
-        self._swap.write(made)
-        self.status = REWRITE.moved[self.status, RewriteStatus.SWAPPING]
+        self._cas.write(made)
+        self.status = REWRITE.moved[self.status, RewriteStatus.STORING]
         self.out.append(RewriteWriteHead(made, version, pages))
 
     def head_written(self) -> None:
         """The compare-and-swap succeeded. Effects: RewriteEnded."""
         if REWRITE.acts["head_written"][self.status]:
-            self._swap.written(self._swap.version)  # nothing is written at the new one
+            self._cas.written(self._cas.version)  # nothing is written at the new one
             self._end()
 
     def head_conflicted(self) -> None:
@@ -286,7 +293,7 @@ class RewriteMachine:
             self._read()
 
     def _read(self) -> None:
-        self._swap.read()
+        self._cas.read()
         self.status = REWRITE.moved[self.status, RewriteStatus.READING]
         self.out.append(RewriteReadList())
 
@@ -296,11 +303,9 @@ class RewriteMachine:
 
     def check(self) -> None:
         """Assert what must hold between any two inputs."""
-        assert (self.status is RewriteStatus.READING) == self._swap.awaits("found"), (
-            "a read is asked for once"
-        )
-        assert (self.status is RewriteStatus.SWAPPING) == self._swap.awaits("written"), (
-            "one swap is in flight"
+        assert (self.status is RewriteStatus.READING) == self._cas.awaits("found"), "a read is asked for once"
+        assert (self.status is RewriteStatus.STORING) == self._cas.awaits("written"), (
+            "one compare-and-swap is in flight"
         )
 
 

@@ -4,7 +4,7 @@ Any client may do it, while a leader writes: it is one change of the head that t
 intent stays in the head, and the next machine that runs carries it out; so a crash leaves no orphans. The machine must
 not know stores; the driver is `log/trimming.py`.
 
-    IDLE -> READING -> SWAPPING -> DELETING -> CLEARING -> READING ... -> ENDED
+    IDLE -> READING -> STORING -> DELETING -> CLEARING -> READING ... -> ENDED
 
 Source: docs/protocol/log.md; docs/decisions/022-truncation-intent.md.
 """
@@ -17,8 +17,8 @@ from typing import Final, TypeAlias
 
 from quire.core.errors import MisuseError, PastEndError
 from quire.core.ids import LedgerId
+from quire.core.log.cas import HeadCas
 from quire.core.log.list import Intent, IntentKind, LogHead, LogItem, LogPage, PageRef
-from quire.core.log.swap import HeadSwap
 from quire.core.state_table import StateTable
 
 
@@ -27,7 +27,7 @@ class TrimStatus(Enum):
 
     IDLE = "idle"
     READING = "reading"
-    SWAPPING = "swapping"
+    STORING = "storing"
     DELETING = "deleting"
     CLEARING = "clearing"
     ENDED = "ended"
@@ -37,9 +37,9 @@ TRIM: Final = StateTable(
     TrimStatus,
     {
         "start": "idle > reading",
-        "head_read": "reading > swapping deleting clearing ended",
-        "head_written": "swapping clearing > deleting clearing ended",
-        "head_conflicted": "swapping clearing > reading",
+        "head_read": "reading > storing deleting clearing ended",
+        "head_written": "storing clearing > deleting clearing ended",
+        "head_conflicted": "storing clearing > reading",
         "ledger_deleted": "deleting > deleting clearing",
         "page_read": "deleting > deleting clearing",
         "page_deleted": "deleting > deleting clearing",
@@ -128,12 +128,12 @@ class TrimMachine:
 
     __slots__ = (
         "_before",
+        "_cas",
         "_end",
         "_intent",
         "_now_ms",
         "_page",
         "_pages",
-        "_swap",
         "_waiting",
         "out",
         "status",
@@ -145,7 +145,7 @@ class TrimMachine:
         self._now_ms = now_ms
         self.status = TrimStatus.IDLE
         self.out: list[TrimEffect] = []
-        self._swap: HeadSwap[LogHead, int] = HeadSwap(-1)
+        self._cas: HeadCas[LogHead, int] = HeadCas(-1)
         self._intent: Intent | None = None
         # Pages still to be read, deepest first: memory is bounded by one page a level.
         self._pages: list[PageRef | _Finish] = []
@@ -169,7 +169,7 @@ class TrimMachine:
             # A deletion that another client ended is done; any other intent has no log left.
             self._finish(TrimOutcome.DONE if self._before is None else TrimOutcome.NO_SUCH_LOG)
             return
-        self._swap.found(head, version)
+        self._cas.found(head, version)
         try:
             wanted = self._wanted(head)
         except (PastEndError, MisuseError) as error:
@@ -179,7 +179,7 @@ class TrimMachine:
         if wanted is head:
             self._next_intent()
         else:
-            self._write(wanted, TrimStatus.SWAPPING)
+            self._write(wanted, TrimStatus.STORING)
 
     def _wanted(self, head: LogHead) -> LogHead:
         if self._before is None:
@@ -190,17 +190,17 @@ class TrimMachine:
 
     def head_written(self, version: int) -> None:
         """The compare-and-swap is done: the intent stands, or is removed."""
-        if TRIM.acts["head_written"][self.status] and self._swap.awaits("written"):
-            self._swap.written(version)
+        if TRIM.acts["head_written"][self.status] and self._cas.awaits("written"):
+            self._cas.written(version)
             self._next_intent()
 
     def head_conflicted(self) -> None:
         """The compare-and-swap was lost or its response was: read again, whatever is in stays in."""
-        if TRIM.acts["head_conflicted"][self.status] and self._swap.awaits("written"):
+        if TRIM.acts["head_conflicted"][self.status] and self._cas.awaits("written"):
             self._read()
 
     def _next_intent(self) -> None:
-        head, self._swap.wanted = self._swap.value, None
+        head, self._cas.wanted = self._cas.value, None
         assert head is not None
         if not head.intents:
             self._finish(TrimOutcome.DONE)
@@ -276,7 +276,7 @@ class TrimMachine:
             self._delete(tuple(item for item in page.items if intent.still_to_delete(item)))
 
     def _intent_done(self) -> None:
-        head = self._swap.value
+        head = self._cas.value
         assert head is not None
         assert self._intent is not None
         if self._intent.kind is IntentKind.DELETE:
@@ -295,14 +295,14 @@ class TrimMachine:
 
     def _read(self) -> None:
         self._to(TrimStatus.READING)
-        self._swap.read()
+        self._cas.read()
         self.out.append(TrimReadHead())
 
     def _write(self, head: LogHead, status: TrimStatus) -> None:
         self._to(status)
         made = replace(head, generation=head.generation + 1)
-        self._swap.write(made)
-        self.out.append(TrimWriteHead(made, self._swap.version))
+        self._cas.write(made)
+        self.out.append(TrimWriteHead(made, self._cas.version))
 
     def _finish(self, outcome: TrimOutcome, detail: str = "") -> None:
         self._to(TrimStatus.ENDED)
@@ -311,8 +311,8 @@ class TrimMachine:
     def check(self) -> None:
         """Assert what must hold between inputs."""
         if self.status is TrimStatus.DELETING:
-            assert self._swap.value is not None
-            assert self._intent in self._swap.value.intents, "deleting without an intent in the head"
+            assert self._cas.value is not None
+            assert self._intent in self._cas.value.intents, "deleting without an intent in the head"
         if self._intent is not None and self._intent.kind is IntentKind.TRUNCATE:
             assert all(not item.is_open for item in self._intent.items), "an open item is never truncated"
 

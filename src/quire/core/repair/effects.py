@@ -24,7 +24,7 @@ class RepairStatus(Enum):
     LISTING = "listing"
     COPYING = "copying"
     VERIFYING = "verifying"
-    SWAPPING = "swapping"
+    STORING = "storing"
     CLEARING = "clearing"
     ENDED = "ended"
 
@@ -45,18 +45,18 @@ REPAIR_TABLE: Final = StateTable(
     RepairStatus,
     {
         "start": "idle > reading",
-        "bookies_changed": "idle reading listing copying verifying swapping clearing > =; ended > -",
-        "record_read": "reading > listing swapping clearing ended;"
-        " idle listing copying verifying swapping clearing ended > -",
-        "listed": "listing > = reading copying swapping clearing ended;"
-        " verifying > = reading listing copying swapping ended;"
-        " idle reading copying swapping clearing ended > -",
-        "copied": "copying > = verifying; idle reading listing verifying swapping clearing ended > -",
-        "swapped": "swapping > reading listing copying clearing ended;"
+        "bookies_changed": "idle reading listing copying verifying storing clearing > =; ended > -",
+        "record_read": "reading > listing storing clearing ended;"
+        " idle listing copying verifying storing clearing ended > -",
+        "listed": "listing > = reading copying storing clearing ended;"
+        " verifying > = reading listing copying storing ended;"
+        " idle reading copying storing clearing ended > -",
+        "copied": "copying > = verifying; idle reading listing verifying storing clearing ended > -",
+        "stored": "storing > reading listing copying clearing ended;"
         " idle reading listing copying verifying clearing ended > -",
-        "conflicted": "swapping > reading ended; idle reading listing copying verifying clearing ended > -",
-        "unknown": "swapping > reading ended; idle reading listing copying verifying clearing ended > -",
-        "limbo_cleared": "clearing > ended; idle reading listing copying verifying swapping ended > -",
+        "conflicted": "storing > reading ended; idle reading listing copying verifying clearing ended > -",
+        "unknown": "storing > reading ended; idle reading listing copying verifying clearing ended > -",
+        "limbo_cleared": "clearing > ended; idle reading listing copying verifying storing ended > -",
     },
 )
 """What the inputs of a repair do; answers that come when nothing asks for them are ignored."""
@@ -103,7 +103,7 @@ class CopyRange:
 
 @dataclass(frozen=True, slots=True)
 class WriteRepaired:
-    """Replace the record at `version` by compare-and-swap; answer `swapped`, `conflicted` or `unknown`."""
+    """Replace the record at `version` by compare-and-swap; answer `stored`, `conflicted` or `unknown`."""
 
     record: LedgerMetadata
     notes: LedgerNotes

@@ -50,7 +50,7 @@ class RepairPlan:
     def decided(self) -> list[int]:
         """The fragments that may be touched, by place.
 
-        Only its writer, or a recovery, knows what an undecided fragment will hold: neither copies nor swaps there.
+        Only its writer, or a recovery, knows what an undecided fragment will hold: neither copies nor compare-and-swaps there.
         """
         record, rules = self.record, self.rules
         return [index for index in range(len(record.fragments)) if rules.fragment_is_decided(record, index)]

@@ -4,7 +4,7 @@ Three things are one: a lost bookie is *replaced* in each decided fragment, a bo
 them to be damaged is *filled*, and the limbo of a bookie that was filled is *ended*. A decided fragment is one whose end
 stands; of any other only its writer, or a recovery, knows what it will hold, and it is left alone.
 
-    IDLE -> READING -> LISTING -> COPYING -> VERIFYING -> SWAPPING -> LISTING ... -> CLEARING -> ENDED
+    IDLE -> READING -> LISTING -> COPYING -> VERIFYING -> STORING -> LISTING ... -> CLEARING -> ENDED
 
 Copies come first, the record after them. A conflict begins again with the record as it is: what was chosen for the old
 one is forgotten. One machine for each ledger; the driver is `autorecovery/repair.py`.
@@ -218,12 +218,12 @@ class RepairMachine:
             self.status = RepairStatus.VERIFYING
             self._list(plan.filled)
 
-    def swapped(self, version: int) -> None:
+    def stored(self, version: int) -> None:
         """The record is written. Effects: ListReplica for the bookies that came in: a collector may have been there."""
-        if not self._acts("swapped"):
+        if not self._acts("stored"):
             return
         plan, written = self.plan, self.plan.written
-        assert written is not None, "a swap without what was written"
+        assert written is not None, "a compare-and-swap without what was written"
         came = set()
         for index, changes in plan.targets.items():
             fragment = written.record.fragments[index]
@@ -419,7 +419,7 @@ class RepairMachine:
         if (record, notes) == (plan.record, plan.notes):
             return False
         plan.written = WriteRepaired(record, notes, plan.version)
-        self.status = RepairStatus.SWAPPING
+        self.status = RepairStatus.STORING
         self.out.append(plan.written)
         return True
 

@@ -24,7 +24,7 @@ from quire.core.repair.plan import RepairPlan
 from quire.core.repair.rules import RULES, RepairRules
 
 
-class UnderReplicationReason(StrEnum):
+class MissingReason(StrEnum):
     """Why a copy is missing."""
 
     GONE = "gone"
@@ -43,7 +43,7 @@ class UnderReplicationReason(StrEnum):
     """Nothing can be said of the entries, since a bookie did not respond."""
 
 
-class UnderReplicationKind(NamedTuple):
+class MissingKind(NamedTuple):
     """What missing copies are counted by.
 
     Attributes:
@@ -52,7 +52,7 @@ class UnderReplicationKind(NamedTuple):
         bookie: which has none of them, or is lost; "" where that is not about one bookie.
     """
 
-    reason: UnderReplicationReason
+    reason: MissingReason
     copies_left: int
     bookie: BookieId = BookieId("")
 
@@ -74,7 +74,7 @@ class UnderReplicatedLedger:
 
     ledger_id: int
     entry_bytes: int
-    entries: defaultdict[UnderReplicationKind, int] = field(default_factory=lambda: defaultdict(int))
+    entries: defaultdict[MissingKind, int] = field(default_factory=lambda: defaultdict(int))
     lost: tuple[EntryRange, ...] = ()
     gone_only: tuple[EntryRange, ...] = ()
     unanswered: tuple[EntryRange, ...] = ()
@@ -88,9 +88,9 @@ class UnderReplicatedLedger:
     def copyable(self) -> int:
         """Entries that a repair can copy."""
         kinds = (
-            UnderReplicationReason.LOST,
-            UnderReplicationReason.GONE_ONLY,
-            UnderReplicationReason.NO_RESPONSE,
+            MissingReason.LOST,
+            MissingReason.GONE_ONLY,
+            MissingReason.NO_RESPONSE,
         )
         return sum(count for kind, count in self.entries.items() if kind.reason not in kinds)
 
@@ -123,9 +123,8 @@ def under_replication_of(
     """
     period = period_of(record)
     closed = record.state is LedgerState.CLOSED and record.last_entry >= 0
-    lacking = UnderReplicatedLedger(
-        record.ledger_id, record.length // (record.last_entry + 1) if closed else 0
-    )
+    entry_bytes = record.length // (record.last_entry + 1) if closed else 0
+    lacking = UnderReplicatedLedger(record.ledger_id, entry_bytes)
     plan = RepairPlan(rules, record, notes, 0)
     plan.lists = {
         bookie: Replica.of(response, record, rules)
@@ -161,27 +160,27 @@ def under_replication_of(
             found.look(index, first, last, {bookie: stand_in[bookie] for bookie in here})
     lacking.lost_bookies, lacking.undecided = tuple(named), tuple(undecided)
     for (holder, first, last), copy in found.copies.items():
-        kind = UnderReplicationKind(_reason(holder, responded), copy.copies, BookieId(holder.lstrip("\0")))
+        kind = MissingKind(_reason(holder, responded), copy.copies, BookieId(holder.lstrip("\0")))
         lacking.entries[kind] += EntryRange(first, last, period, copy.stripes).size()
     lacking.lost, lacking.gone_only, lacking.unanswered = (
         tuple(sorted(each for each in some if not notes.accepts(each)))
         for some in (found.lost, found.gone_only, found.unanswered)
     )
     for reason, ranges in (
-        (UnderReplicationReason.LOST, lacking.lost),
-        (UnderReplicationReason.GONE_ONLY, lacking.gone_only),
-        (UnderReplicationReason.NO_RESPONSE, lacking.unanswered),
+        (MissingReason.LOST, lacking.lost),
+        (MissingReason.GONE_ONLY, lacking.gone_only),
+        (MissingReason.NO_RESPONSE, lacking.unanswered),
     ):
         if ranges:
-            lacking.entries[UnderReplicationKind(reason, 0)] = sum(each.size() for each in ranges)
+            lacking.entries[MissingKind(reason, 0)] = sum(each.size() for each in ranges)
     lacking.stale_notes = notes.holes != NO_NOTES.holes and not lacking.entries and not lacking.silent
     return lacking
 
 
-def _reason(holder: BookieId, responded: Mapping[BookieId, Replica]) -> UnderReplicationReason:
+def _reason(holder: BookieId, responded: Mapping[BookieId, Replica]) -> MissingReason:
     if holder not in responded:
-        return UnderReplicationReason.GONE
+        return MissingReason.GONE
     response = responded[holder].response
     if response.limbo:
-        return UnderReplicationReason.LIMBO
-    return UnderReplicationReason.DAMAGED if response.damaged else UnderReplicationReason.HOLE
+        return MissingReason.LIMBO
+    return MissingReason.DAMAGED if response.damaged else MissingReason.HOLE

@@ -36,7 +36,7 @@ from quire.log.archive import (
     write_archive,
 )
 from quire.log.ledgers import LogLedgers
-from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
+from quire.log.rewriting import REPLACED_AT_ONCE, LogRewriter
 from quire.spark import cluster
 from quire.spark.jobs import command, lists, table_formats, units
 from quire.spark.jobs.archive_files import ArchiveFiles
@@ -195,15 +195,15 @@ def run(
     """
     began = time.monotonic()
     rounds = (
-        *units.rounds(work.to_prove, SWAPPED_AT_ONCE),
-        *units.rounds(work.to_write, SWAPPED_AT_ONCE),
+        *units.rounds(work.to_prove, REPLACED_AT_ONCE),
+        *units.rounds(work.to_write, REPLACED_AT_ONCE),
     )
 
     def after(each: Replacement) -> None:
         if each.new.place is Place.ARCHIVE:
             cluster.call(work.uri, _delete, work, each.new)
 
-    done, refused = lists.swap_rounds(
+    done, refused = lists.replace_in_rounds(
         spark, work, rounds, _step, _moved, SCHEMA, table, archive=work.root, after=after, progress=progress
     )
     removed = _vacuum(work) if vacuum else 0

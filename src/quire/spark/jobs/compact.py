@@ -225,7 +225,7 @@ def run(
         refused += [row["refused"] for row in found if row["refused"]]
         try:
             replacements = [copied.replacement(by_name[row["unit"]], row, kept=row["kept"]) for row in made]
-            lists.swap_all(work.uri, work.log_id, b"", replacements, compacted_below=work.end)
+            lists.replace_all(work.uri, work.log_id, b"", replacements, compacted_below=work.end)
         except (ListChangedError, StagedLedgerGoneError) as error:
             refused.append(str(error))
             break

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from quire.core.ids import LedgerId
 from quire.core.log.list import LogItem, LogSettings, Place
 from quire.core.log.rewriting import Replacement
-from quire.log.rewriting import SWAPPED_AT_ONCE
+from quire.log.rewriting import REPLACED_AT_ONCE
 from quire.spark.jobs import command
 from quire.spark.jobs.units import Row
 from quire.wire.batch_format import FORMAT_BATCH1
@@ -57,7 +57,7 @@ def may_be_copied(item: LogItem) -> bool:
 
 def per_round(spark: SparkSession) -> int:
     """How many copies are made between two changes of the list: a full one, or half of one with few cores."""
-    return min(SWAPPED_AT_ONCE, max(SWAPPED_AT_ONCE // 2, command.slots(spark) * 2))
+    return min(REPLACED_AT_ONCE, max(REPLACED_AT_ONCE // 2, command.slots(spark) * 2))
 
 
 def row_of(old: Sequence[LogItem], new: LogItem) -> Row:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from quire.core.errors import ListChangedError, StagedLedgerGoneError
 from quire.core.log.rewriting import Replacement
-from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
+from quire.log.rewriting import REPLACED_AT_ONCE, LogRewriter
 from quire.spark import cluster
 from quire.spark.jobs import units
 from quire.spark.jobs.units import Progress, Row, U, batched
@@ -47,7 +47,7 @@ def head_of(uri: str, log: str) -> LogHead:
     return cluster.call(uri, _identify, log)
 
 
-def swap(
+def replace(
     uri: str,
     log_id: bytes,
     password: bytes,
@@ -68,7 +68,7 @@ def swap(
         Those that are in the list now, and why the others are not.
     """
     try:
-        swap_all(uri, log_id, password, [each for _, each in made], archive=archive)
+        replace_all(uri, log_id, password, [each for _, each in made], archive=archive)
     except (ListChangedError, StagedLedgerGoneError) as error:
         if len(made) == 1:
             return [], [str(error)]
@@ -77,13 +77,13 @@ def swap(
     listed: list[tuple[Row, Replacement]] = []
     refused: list[str] = []
     for one in made:
-        done, why = swap(uri, log_id, password, [one], archive=archive)
+        done, why = replace(uri, log_id, password, [one], archive=archive)
         listed += done
         refused += why
     return listed, refused
 
 
-def swap_rounds(
+def replace_in_rounds(
     spark: SparkSession,
     work: Listed,
     rounds: Iterable[Sequence[U]],
@@ -119,18 +119,18 @@ def swap_rounds(
         refused += [row["refused"] for row in rows if row["refused"]]
         good = sorted((row for row in rows if not row["refused"]), key=lambda row: row["first_offset"])
         pairs = [(row, made(by_name[row["unit"]], row)) for row in good]
-        swapped, left = swap(work.uri, work.log_id, work.password, pairs, archive=archive)
+        replaced, left = replace(work.uri, work.log_id, work.password, pairs, archive=archive)
         refused += left
-        for _, each in swapped:
+        for _, each in replaced:
             after(each)
-        listed = [row for row, _ in swapped]
+        listed = [row for row, _ in replaced]
         if listed:
             units.append(spark, table, listed, schema)
         done += listed
     return done, refused
 
 
-def swap_all(
+def replace_all(
     uri: str,
     log_id: bytes,
     password: bytes,
@@ -139,20 +139,20 @@ def swap_all(
     archive: str = "",
     compacted_below: int = 0,
 ) -> None:
-    """List replacements by compare-and-swap; see `LogRewriter.swap`.
+    """List replacements by compare-and-swap; see `LogRewriter.replace`.
 
     Raises:
         ListChangedError, StagedLedgerGoneError: one of them cannot be listed; it and those after it are not.
     """
-    for some in batched(made, SWAPPED_AT_ONCE):
-        cluster.call(uri, _swap, log_id, password, some, archive, compacted_below)
+    for some in batched(made, REPLACED_AT_ONCE):
+        cluster.call(uri, _replace, log_id, password, some, archive, compacted_below)
 
 
 async def _identify(client: QuireClient, log: str) -> LogHead:
     return await client.log(log).identify()
 
 
-async def _swap(
+async def _replace(
     client: QuireClient,
     log_id: bytes,
     password: bytes,
@@ -161,4 +161,4 @@ async def _swap(
     compacted_below: int,
 ) -> None:
     rewriter = LogRewriter(client, log_id, password)
-    await rewriter.swap(made, archive=archive, compacted_below=compacted_below)
+    await rewriter.replace(made, archive=archive, compacted_below=compacted_below)

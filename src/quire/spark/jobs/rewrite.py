@@ -141,7 +141,7 @@ def run(
     """
     began = time.monotonic()
     rounds = units.rounds(work.units, copied.per_round(spark))
-    rows, refused = lists.swap_rounds(
+    rows, refused = lists.replace_in_rounds(
         spark, work, rounds, _copy, copied.replacement, SCHEMA, table, progress=progress
     )
     return RewriteReport(

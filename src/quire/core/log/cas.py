@@ -23,7 +23,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class SwapStep(Enum):
+class CasStep(Enum):
     """Where a compare-and-swap is."""
 
     IDLE = "idle"
@@ -31,8 +31,8 @@ class SwapStep(Enum):
     WRITING = "writing"
 
 
-SWAP: Final = StateTable(
-    SwapStep,
+CAS: Final = StateTable(
+    CasStep,
     {
         "read": "idle writing > reading",
         "found": "reading > idle",
@@ -45,7 +45,7 @@ SWAP: Final = StateTable(
 
 
 @dataclass(slots=True)
-class HeadSwap(Generic[T, V]):
+class HeadCas(Generic[T, V]):
     """What is read and written by compare-and-swap, one request at a time.
 
     Attributes:
@@ -57,11 +57,11 @@ class HeadSwap(Generic[T, V]):
     version: V
     value: T | None = None
     wanted: T | None = None
-    step: SwapStep = SwapStep.IDLE
+    step: CasStep = CasStep.IDLE
 
     def awaits(self, name: str) -> bool:
         """Whether a response is one to the open request."""
-        return self.step in SWAP.rows[name]
+        return self.step in CAS.rows[name]
 
     def read(self) -> None:
         """It is read for the first time; or anew after a conflict, or without a response."""
@@ -88,5 +88,5 @@ class HeadSwap(Generic[T, V]):
         self.value, self.version = self.wanted, version
 
     def _take(self, name: str) -> None:
-        assert SWAP.acts[name][self.step]
-        (self.step,) = SWAP.rows[name][self.step]
+        assert CAS.acts[name][self.step]
+        (self.step,) = CAS.rows[name][self.step]

@@ -23,7 +23,7 @@ class StoreRequest(Enum):
     READ = "read"
 
 
-SWAP_TABLE: Final = StateTable(
+CAS_TABLE: Final = StateTable(
     StoreRequest,
     {
         "propose": "nothing > write",
@@ -39,7 +39,7 @@ SWAP_TABLE: Final = StateTable(
 
 
 @dataclass(slots=True, eq=False)
-class RecordSwap:
+class RecordCas:
     """The record as it was stored last, and the question about it.
 
     Attributes:
@@ -60,19 +60,19 @@ class RecordSwap:
 
     def propose(self, record: LedgerMetadata) -> WriteMetadata:
         """Ask to store a record in place of the newest."""
-        assert SWAP_TABLE.acts["propose"][self.asked]
-        self.asked, self.proposed = SWAP_TABLE.moved[self.asked, StoreRequest.WRITE], record
+        assert CAS_TABLE.acts["propose"][self.asked]
+        self.asked, self.proposed = CAS_TABLE.moved[self.asked, StoreRequest.WRITE], record
         return WriteMetadata(record, self.version)
 
     def reread(self) -> RereadMetadata:
         """Ask for the record: the compare-and-swap was lost."""
-        assert SWAP_TABLE.acts["reread"][self.asked]
-        self.asked, self.proposed = SWAP_TABLE.moved[self.asked, StoreRequest.READ], None
+        assert CAS_TABLE.acts["reread"][self.asked]
+        self.asked, self.proposed = CAS_TABLE.moved[self.asked, StoreRequest.READ], None
         return RereadMetadata()
 
     def written(self, version: int) -> None:
         """The proposed record is stored."""
-        assert SWAP_TABLE.acts["written"][self.asked]
+        assert CAS_TABLE.acts["written"][self.asked]
         assert self.proposed is not None
         self.record, self.version = self.proposed, version
         self.forget()
@@ -80,18 +80,18 @@ class RecordSwap:
 
     def read(self, record: LedgerMetadata, version: int) -> None:
         """The record as it is stored now."""
-        assert SWAP_TABLE.acts["read"][self.asked]
+        assert CAS_TABLE.acts["read"][self.asked]
         self.record, self.version = record, version
         self.forget()
 
     def missing(self) -> None:
         """The record is deleted."""
-        assert SWAP_TABLE.acts["missing"][self.asked]
+        assert CAS_TABLE.acts["missing"][self.asked]
         self.forget()
 
     def unanswered(self) -> RereadMetadata | None:
         """A request stayed without an answer; None if it was a read: that is to be repeated later."""
-        assert SWAP_TABLE.acts["unanswered"][self.asked]
+        assert CAS_TABLE.acts["unanswered"][self.asked]
         self.attempts += 1
         if self.asked is StoreRequest.READ:
             return None
@@ -113,7 +113,7 @@ class RecordSwap:
 
     def forget(self) -> None:
         """Nothing is asked any more."""
-        self.asked, self.proposed = SWAP_TABLE.moved[self.asked, StoreRequest.NOTHING], None
+        self.asked, self.proposed = CAS_TABLE.moved[self.asked, StoreRequest.NOTHING], None
 
     def check(self) -> None:
         """Assert what must hold between any two inputs."""
