@@ -122,9 +122,7 @@ def under_replication_of(
         rules: the judgements.
     """
     period = period_of(record)
-    closed = record.state is LedgerState.CLOSED and record.last_entry >= 0
-    entry_bytes = record.length // (record.last_entry + 1) if closed else 0
-    lacking = UnderReplicatedLedger(record.ledger_id, entry_bytes)
+    lacking = UnderReplicatedLedger(record.ledger_id, _entry_bytes(record))
     plan = RepairPlan(rules, record, notes, 0)
     plan.lists = {
         bookie: Replica.of(response, record, rules)
@@ -175,6 +173,11 @@ def under_replication_of(
             lacking.entries[MissingKind(reason, 0)] = sum(each.size() for each in ranges)
     lacking.stale_notes = notes.holes != NO_NOTES.holes and not lacking.entries and not lacking.silent
     return lacking
+
+
+def _entry_bytes(record: LedgerMetadata) -> int:
+    closed = record.state is LedgerState.CLOSED and record.last_entry >= 0
+    return record.length // (record.last_entry + 1) if closed else 0
 
 
 def _reason(holder: BookieId, responded: Mapping[BookieId, Replica]) -> MissingReason:
