@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.log.marks import MARK_RULES
+from quire.core.log.sink_positions import POSITION_RULES
 from support.checkpoint_world import NUMBERS_ALONE, CheckpointWorld, Config
 from support.commit_world import search
 
@@ -33,21 +33,21 @@ def test_every_row_is_there_once_or_an_error_says_why_not(name):
 MUTANTS = {
     "numbers alone, as before": (Config(cuts=1, rules=NUMBERS_ALONE), "noted and not in the log"),
     "numbers alone, a copy": (Config(copies=1, rules=NUMBERS_ALONE), "noted and not in the log"),
-    "a number below the mark is dropped": (
-        Config(cuts=1, rules=replace(MARK_RULES, is_behind=lambda *_: False)),
+    "a number below the sink position is dropped": (
+        Config(cuts=1, rules=replace(POSITION_RULES, is_behind=lambda *_: False)),
         "noted and not in the log",
     ),
     "fingerprints are not compared": (
-        Config(copies=1, filtered=(1,), rules=replace(MARK_RULES, is_same_batch=lambda *_: None)),
+        Config(copies=1, filtered=(1,), rules=replace(POSITION_RULES, is_same_batch=lambda *_: None)),
         "noted and not in the log",
     ),
-    "a fingerprint is taken for the mark's, whatever batch it names": (
+    "a fingerprint is taken for the sink position's, whatever batch it names": (
         Config(
             older=2,
             rules=replace(
-                MARK_RULES,
-                fingerprint_of=lambda mark: (
-                    mark.fingerprint and replace(mark.fingerprint, batch_id=mark.batch_id)
+                POSITION_RULES,
+                fingerprint_of=lambda position: (
+                    position.fingerprint and replace(position.fingerprint, batch_id=position.batch_id)
                 ),
             ),
         ),

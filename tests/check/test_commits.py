@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from quire.core.log.commit import COMMIT_RULES
-from support.commit_world import UNMARKED, Config, walk
+from support.commit_world import WITHOUT_POSITIONS, Config, walk
 
 WORLDS = {
     "two batches, a driver that lingers": (Config(deaths=1, gives_up=0, others=0), 2930),
@@ -15,7 +15,7 @@ WORLDS = {
     "two lost answers": (Config(batches=1, lost=2, deaths=0), 876),
     "a collector": (Config(batches=1, gives_up=0, others=0, collects=1), 13_920),
     "a leader": (Config(batches=1, led=True, gives_up=0, others=2), 12_957),
-    "without a mark": (Config(batches=1, marked=False, deaths=0, gives_up=0, lost=2, others=2), 461),
+    "without a position": (Config(batches=1, marked=False, deaths=0, gives_up=0, lost=2, others=2), 461),
 }
 
 
@@ -29,8 +29,8 @@ def test_every_interleaving_keeps_each_batch_once(name):
 
 
 MUTANTS = {
-    "no mark": (
-        Config(batches=1, rules=replace(COMMIT_RULES, marks=UNMARKED)),
+    "no position": (
+        Config(batches=1, rules=replace(COMMIT_RULES, positions=WITHOUT_POSITIONS)),
         "batch 0 has 4 of 2 ledgers in the list",
     ),
     "an abort that does not look": (Config(batches=1, looks=False, deaths=0), "is listed and deleted"),

@@ -99,7 +99,7 @@ def table(facts, victims):
 
 RED = {
     # The driver dies between the compare-and-swap and the note of it.
-    "no mark": Fault("driver", "noting", "driver"),
+    "no position": Fault("driver", "noting", "driver"),
     # The compare-and-swap is done, the commit raises, Spark aborts with the same messages.
     "unsafe abort": Fault("commit", "swapped", "", how="raise"),
     # A worker dies after its rows are written, and the task is tried again.

@@ -22,10 +22,10 @@ from quire.core.log.list import (
     LogItem,
     LogPage,
     LogSettings,
-    Mark,
     PageLayout,
     PageRef,
     Place,
+    SinkPosition,
     paged,
 )
 from quire.core.log.trimming import (
@@ -88,7 +88,9 @@ def heads(draw: st.DrawFn) -> LogHead:
         draw(NAT),
         Leader(draw(NAT), draw(TEXT), draw(TEXT), draw(st.booleans()), draw(UNKNOWN)),
         adoptions=tuple(draw(st.lists(st.builds(Adoption, st.tuples(ITEM), TEXT, I64, UNKNOWN), max_size=2))),
-        marks=tuple(draw(st.lists(st.builds(Mark, TEXT, I64, I64, TEXT, UNKNOWN), max_size=2))),
+        sink_positions=tuple(
+            draw(st.lists(st.builds(SinkPosition, TEXT, I64, I64, TEXT, UNKNOWN), max_size=2))
+        ),
         intents=tuple(
             draw(
                 st.lists(
@@ -107,8 +109,8 @@ def heads(draw: st.DrawFn) -> LogHead:
             )
         ),
         created_ms=draw(I64),
-        marks_dropped=draw(NAT),
-        marks_dropped_ms=draw(I64),
+        positions_dropped=draw(NAT),
+        positions_dropped_ms=draw(I64),
         unknown=draw(UNKNOWN),
     )
     for number in range(draw(st.integers(0, 6))):
@@ -142,14 +144,16 @@ def test_every_change_carries_over_what_it_does_not_own() -> None:
     message.MergeFromString(b"\xfa\x3f\x03new")
     message.leader.MergeFromString(b"\xfa\x3f\x03two")
     head = decode_head(message.SerializeToString(), LOG_ID)
-    head = replace(head, marks=(Mark("q", 3),), adoptions=(Adoption((LogItem(LedgerId(9), count=1),)),))
+    head = replace(
+        head, sink_positions=(SinkPosition("q", 3),), adoptions=(Adoption((LogItem(LedgerId(9), count=1),)),)
+    )
     changed = head.with_item(LogItem(LedgerId(1))).with_leader(Leader(5, "me"))
     changed = changed.with_completed(1, LedgerSummary(4)).with_item(LogItem(LedgerId(2)))
     changed = changed.with_truncation(4, 4, 0)
     again = pb.LogHead.FromString(encode_head(changed))
     assert b"\xfa\x3f\x03new" in again.SerializeToString()
     assert b"\xfa\x3f\x03two" in again.leader.SerializeToString()
-    assert (changed.marks, changed.adoptions) == (head.marks, head.adoptions)
+    assert (changed.sink_positions, changed.adoptions) == (head.sink_positions, head.adoptions)
 
 
 @pytest.mark.parametrize(

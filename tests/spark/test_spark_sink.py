@@ -146,9 +146,9 @@ def test_a_stream_is_written_once_even_when_spark_forgets_its_last_commit(spark,
     stream.forget_last_commit()
     stream.run()
     assert values(cluster, "streamed") == before
-    [mark] = head(cluster, "streamed").marks
+    [position] = head(cluster, "streamed").sink_positions
     query = json.loads((stream.checkpoint / "metadata").read_text())["id"]
-    assert (mark.query_id, mark.batch_id) == (query, 2)
+    assert (position.query_id, position.batch_id) == (query, 2)
     made, listed = ledgers(cluster, "streamed")
     assert made == listed
     stream.add("later")

@@ -131,7 +131,7 @@ def test_what_spark_asks_a_stream(run, tmp_path):
 
 
 def test_what_a_checkpoint_says_of_a_batch(spark, tmp_path):
-    """The sink compares these files with a log's mark: one line a source behind two, never changed by a replay."""
+    """The sink compares these files with a log's sink position: one line a source behind two, never changed by a replay."""
     checkpoint = tmp_path / "checkpoint"
     (tmp_path / "in").mkdir()
 

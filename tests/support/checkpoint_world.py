@@ -1,6 +1,6 @@
 """A small world in which a stream's checkpoint is put back, copied, and used by older programs, in every interleaving.
 
-What is real is the machine of `core/log/commit.py`, the marks' rules and the fingerprints. Rows arrive one by one; a
+What is real is the machine of `core/log/commit.py`, the sink positions' rules and the fingerprints. Rows arrive one by one; a
 driver notes the end of its input, stages what passes the query's filter, commits, and notes that. A checkpoint may lose
 its last batches, or be copied: then two drivers go on from it. A batch that is refused stands for ever: no restart ends
 it. An older program compares numbers alone, and carries the fingerprint of the batch before along.
@@ -17,12 +17,12 @@ from quire.core.log import commit as c
 from quire.core.log.commit import COMMIT_RULES, CommitBatch, CommitMachine, CommitOutcome, FoundHead, Part
 from quire.core.log.fingerprints import Fingerprint, of_input
 from quire.core.log.list import ItemState, LogHead, LogItem
-from quire.core.log.marks import MARK_RULES, MarkRules
+from quire.core.log.sink_positions import POSITION_RULES, PositionRules
 from quire_testing.explorer.snapshot import clone, state_of
 from support.commit_world import LOG, page_name
 
 QUERY = "q"
-NUMBERS_ALONE = replace(MARK_RULES, is_behind=lambda *_: False, is_same_batch=lambda *_: None)
+NUMBERS_ALONE = replace(POSITION_RULES, is_behind=lambda *_: False, is_same_batch=lambda *_: None)
 """How a program of an earlier version judges."""
 
 
@@ -44,7 +44,7 @@ class Config:
     copies: int = 0
     deaths: int = 0
     older: int = 0
-    rules: MarkRules = MARK_RULES
+    rules: PositionRules = POSITION_RULES
 
 
 class Driver(NamedTuple):
@@ -143,9 +143,9 @@ class CheckpointWorld:
         made = (*state.made, rows) if rows else state.made
         items = (LogItem(LedgerId(len(made)), count=len(rows), state=ItemState.CLOSED),) if rows else ()
         for older in (False, *([True] if state.older else [])):
-            marks = NUMBERS_ALONE if older else self.config.rules
+            positions = NUMBERS_ALONE if older else self.config.rules
             part = Part(LOG, items, None if older else driver.input_of(batch))
-            rules = replace(COMMIT_RULES, marks=marks)
+            rules = replace(COMMIT_RULES, positions=positions)
             machine = CommitMachine(CommitBatch((part,), QUERY, batch), name_page=page_name, rules=rules)
             machine.start()
             machine.out = []
@@ -158,8 +158,8 @@ class CheckpointWorld:
         machine = clone(driver.machine)
         machine.out = []
         if driver.work and driver.work[0][0] == "read":
-            mark = state.head.mark(QUERY)
-            own = None if mark is None or driver.older else driver.input_of(mark.batch_id)
+            position = state.head.sink_position(QUERY)
+            own = None if position is None or driver.older else driver.input_of(position.batch_id)
             machine.heads_read([FoundHead(state.head, state.version, own=own)])
             label = f"{who} reads"
         elif driver.work:
@@ -168,10 +168,13 @@ class CheckpointWorld:
             if change.version == state.version:
                 head = change.head
                 if driver.older:
-                    before = state.head.mark(QUERY)
+                    before = state.head.sink_position(QUERY)
                     carried = None if before is None else before.fingerprint
                     head = replace(
-                        head, marks=tuple(replace(each, fingerprint=carried) for each in head.marks)
+                        head,
+                        sink_positions=tuple(
+                            replace(each, fingerprint=carried) for each in head.sink_positions
+                        ),
                     )
                 state = state._replace(head=head, version=state.version + 1)
                 machine.stored()

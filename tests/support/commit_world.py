@@ -25,15 +25,15 @@ from quire.core.log.commit import (
 )
 from quire.core.log.fingerprints import Fingerprint, of_input
 from quire.core.log.list import ItemState, Leader, LedgerSummary, LogHead, LogItem, LogPage
-from quire.core.log.marks import MARK_RULES
+from quire.core.log.sink_positions import POSITION_RULES
 from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.invariants import Violation
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.history.logs import follows
 
 LOG = b"\x03" * 16
-UNMARKED = replace(MARK_RULES, is_replay=lambda *_: False, is_behind=lambda *_: False)
-"""As if no mark said anything."""
+WITHOUT_POSITIONS = replace(POSITION_RULES, is_replay=lambda *_: False, is_behind=lambda *_: False)
+"""As if no sink position said anything."""
 OTHERS = 1000
 """Ledgers of others begin here."""
 
@@ -47,7 +47,7 @@ class Config:
         deaths: of a driver; `lingers` says that it may go on acting.
         gives_up: how often a commit raises after a lost answer.
         led: a leader has a ledger open and adopts.
-        marked: whether the batches have a mark.
+        marked: whether the batches have a sink position.
     """
 
     batches: int = 2
@@ -210,8 +210,10 @@ class CommitWorld:
     ) -> Iterator[tuple[str, State]]:
         kind = work[0]
         if kind == "read":
-            mark = state.head.mark("q")
-            own = None if mark is None else _input_of(mark.batch_id)  # every driver has the same checkpoint
+            position = state.head.sink_position("q")
+            own = (
+                None if position is None else _input_of(position.batch_id)
+            )  # every driver has the same checkpoint
             found = [FoundHead(state.head, state.version, own=own)]
             yield "reads", self._with(state, who, self._put(rest, lambda m: m.heads_read(found)))
             if state.gives_up and rest.machine is not None and rest.machine.may_be_in:

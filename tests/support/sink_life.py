@@ -34,7 +34,7 @@ from quire.spark.read_options import READ_OPTIONS
 from quire.spark.sink import BATCH_ID, QUERY_ID, StreamSink, TaskMessage, stream_sink
 from quire.spark.staged import Failpoints
 from quire.spark.write_options import WRITE_OPTIONS
-from support.commit_world import UNMARKED
+from support.commit_world import WITHOUT_POSITIONS
 from support.sink_faults import OUTSIDE, Fault, Life, process_of
 
 SCHEMA = StructType([StructField("value", StringType())])
@@ -247,8 +247,8 @@ def _writer(query: Query, steps: Steps, partition: int = 0, attempt: int = 0) ->
         localProperties={QUERY_ID: query.id, BATCH_ID: str(steps.batch)},
     )
     failpoints = Failpoints(steps)
-    if query.sink == "no mark":
-        failpoints = replace(failpoints, rules=replace(COMMIT_RULES, marks=UNMARKED))
+    if query.sink == "no position":
+        failpoints = replace(failpoints, rules=replace(COMMIT_RULES, positions=WITHOUT_POSITIONS))
     elif query.sink == "unsafe abort":
         failpoints = replace(failpoints, looks=False)
     given = SparkOptions(options, (*READ_OPTIONS, *WRITE_OPTIONS))

@@ -31,7 +31,7 @@ REFUSALS = (
     "already, with other rows",
     "which may be there or not",
 )
-"""What a checkpoint is told that is not the one that the log's mark was made with."""
+"""What a checkpoint is told that is not the one that the log's sink position was made with."""
 
 
 @dataclass(frozen=True)

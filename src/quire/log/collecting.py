@@ -21,7 +21,7 @@ from quire.client.client import Client
 from quire.core.errors import CorruptMetadataError, NoSuchLogError
 from quire.core.ids import LedgerId
 from quire.core.log.list import LogHead
-from quire.core.log.marks import is_replay
+from quire.core.log.sink_positions import is_replay
 from quire.core.log.trimming import TrimMachine
 from quire.core.log.unlisted import LogGarbage, Thing
 from quire.log.config import LogConfig
@@ -125,10 +125,12 @@ class LogCollector:
         if by is None or listing is None:
             return False
         head, created_ms = listing.head, made.created_ms
-        mark = head.mark(by.query) if head is not None and by.query and not by.consents else None
+        position = head.sink_position(by.query) if head is not None and by.query and not by.consents else None
         return self._garbage.staged_is_over(
             log_gone=head is None,
-            replayed=mark is not None and mark.incarnation == by.incarnation and is_replay(by.batch, mark),
+            replayed=position is not None
+            and position.incarnation == by.incarnation
+            and is_replay(by.batch, position),
             age_ms=None if created_ms is None else self._client.clock.wall_ms() - created_ms,
         )
 

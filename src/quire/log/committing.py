@@ -69,7 +69,7 @@ class Committed:
     Attributes:
         already: it was in the log before: nothing was done.
         unplaced: logs whose leader has not assigned the batch its offsets yet, as far as is known.
-        by_number: logs whose mark could be compared by its number alone: an older program wrote it, or the checkpoint
+        by_number: logs whose sink position could be compared by its number alone: an older program wrote it, or the checkpoint
             has no file of its batch.
     """
 
@@ -94,7 +94,7 @@ class LogCommitter:
         batch: what is committed.
         password: of the logs' ledgers.
         config: settings.
-        own: what the caller's checkpoint says of a batch of its query, for the comparison with a log's mark.
+        own: what the caller's checkpoint says of a batch of its query, for the comparison with a log's sink position.
         rules: the judgements of the machine; a check takes one out.
         at: called before and after each step; a check makes the process exit there.
     """
@@ -138,7 +138,7 @@ class LogCommitter:
             TransactionResetError: the named transaction counts from the beginning again, or its number is below the
                 last.
             TransactionRowsError: its number is in the log with other rows.
-            CheckpointWentBackError: the stream's checkpoint was put back or copied since the log's mark was made.
+            CheckpointWentBackError: the stream's checkpoint was put back or copied since the log's sink position was made.
             DamagedMarkError: what the log has of the query cannot be right.
             CursorHoldsError: an overwrite would take away what a cursor holds.
             StagedLedgerGoneError: a ledger of the batch was deleted; nothing was committed.
@@ -216,9 +216,13 @@ class LogCommitter:
             election = Election(self._client.store, election_of(log_id), "")
             standing = await self._patience.ask(election.candidates)
             alive = f"{leader.holder}@{leader.host}" in standing
-        mark, own = head.mark(self._batch.query_id), None
-        if mark is not None and mark.fingerprint is not None and mark.batch_id != self._batch.batch_id:
-            own = await self._own(mark.batch_id)
+        position, own = head.sink_position(self._batch.query_id), None
+        if (
+            position is not None
+            and position.fingerprint is not None
+            and position.batch_id != self._batch.batch_id
+        ):
+            own = await self._own(position.batch_id)
         return FoundHead(head, version, alive, own)
 
     async def _was_listed(self, listing: Listing, ledger_id: int) -> bool:

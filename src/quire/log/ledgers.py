@@ -1,4 +1,4 @@
-"""The ledgers of a log, as its drivers want them: made with its marks, recovered with what they hold, read by entry.
+"""The ledgers of a log, as its drivers want them: made with its custom metadata, recovered with what they hold, read by entry.
 
 The only place of the log that calls the client. A batch ledger says so in its custom metadata, with the log's id, so
 that one that no list holds can be found and collected.

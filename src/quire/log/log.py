@@ -126,7 +126,7 @@ class Log:
         )
 
     async def identify(self) -> LogHead:
-        """The log's own record, nothing below it: id, settings, leader, marks.
+        """The log's own record, nothing below it: id, settings, leader, sink positions.
 
         Raises:
             NoSuchLogError: there is no such log.
@@ -392,7 +392,7 @@ class Log:
             head.leader.host,
             head.created_ms,
             head.generation,
-            head.marks,
+            head.sink_positions,
             head.archive,
             head.compacted_below,
             tuple(silent),

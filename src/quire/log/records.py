@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from quire.core.ids import LedgerId
-from quire.core.log.list import ItemState, LogSettings, Mark, Place
+from quire.core.log.list import ItemState, LogSettings, Place, SinkPosition
 from quire.wire.batch import BatchView
 
 Bytes: TypeAlias = bytes
@@ -89,7 +89,7 @@ class LogDescription:
         start_offset: the earliest record that can be read.
         end_offset: behind the last record that was confirmed when this was asked.
         items: its ledgers, oldest first.
-        marks: per query the last batch that is in the log.
+        sink_positions: per query the last batch that is in the log.
         archive: the directory of the files of archived items.
         compacted_below: records below this offset whose key has a later one may be removed; 0 where none are.
         silent: bookies whose missing responses may hide confirmed records at and after `end_offset`.
@@ -105,7 +105,7 @@ class LogDescription:
     leader_host: str = ""
     created_ms: int = 0
     generation: int = 0
-    marks: tuple[Mark, ...] = ()
+    sink_positions: tuple[SinkPosition, ...] = ()
     archive: str = ""
     compacted_below: int = 0
     silent: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Staged ledgers: what a task of a sink writes before its batch is committed.
 
 Each attempt of each task writes a ledger of its own and closes it. Its metadata says whose it is (`quire.staged`), so
-that one that never gets into a list can be found, judged by its query's mark, and deleted.
+that one that never gets into a list can be found, judged by its query's sink position, and deleted.
 
 Source: docs/spark-sink.md, "Exactly once: how".
 """
@@ -31,13 +31,13 @@ class StagedBy:
     """Who staged a ledger.
 
     Attributes:
-        query: the mark under which its batch is committed; "" when the batch has none.
+        query: the sink position under which its batch is committed; "" when the batch has none.
         batch: the batch's number, -1 when it has none.
         incarnation: of a named transaction, the checkpoint that counts.
         partition: of the task; -1 for rows that the driver wrote for several.
         attempt: the task attempt, unique in its application.
         host: where it ran.
-        consents: its batch is appended whatever the mark says, so a mark does not make the ledger garbage.
+        consents: its batch is appended whatever the sink position says, so a sink position does not make the ledger garbage.
     """
 
     query: str = ""

@@ -1,4 +1,4 @@
-"""What a stream's checkpoint says of its batches, read for the comparison with a log's mark.
+"""What a stream's checkpoint says of its batches, read for the comparison with a log's sink position.
 
 Spark writes the end of a batch's input into `offsets/<number>` before it runs the batch, one line a source behind two
 lines of its own, and never changes the file; by default it keeps the last hundred. A source of files says no more there

@@ -31,7 +31,7 @@ from quire.spark.checkpoints import Checkpoint, query_of
 from quire.spark.options import SparkOptions, SparkUseError, use_error
 from quire.spark.readers import OneSentence
 from quire.spark.row_sums import sum_of
-from quire.spark.staged import Failpoints, StagedMark, Staging, TargetLog, TaskShare
+from quire.spark.staged import Failpoints, StagedPosition, Staging, TargetLog, TaskShare
 from quire.spark.write_options import OrderBy, WriteOptions, parse_write
 
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -80,7 +80,7 @@ class _Sink:
                         totals[log] = RowSum()
                     records = outgoing.records_of(rows, now_ms)
                     begun[log].add(records)
-                    if self._options.mark:
+                    if self._options.position_name:
                         times = rows.column("timestamp") if "timestamp" in rows.schema.names else None
                         totals[log] = totals[log].plus(sum_of(records, times))
             shares = tuple(replace(begun[log].close(), total=totals[log]) for log in sorted(begun))
@@ -106,13 +106,13 @@ class _Sink:
 
     # --- on the driver -----------------------------------------------------------------------------------------
 
-    def _commit(self, ordered: Sequence[TaskMessage], mark: StagedMark) -> None:
+    def _commit(self, ordered: Sequence[TaskMessage], position: StagedPosition) -> None:
         if self._options.order_by is OrderBy.TIMESTAMP:
             _check_ascending(ordered)
         shares: dict[str, list[TaskShare]] = {}
         if (
-            self._options.truncate or mark.query_id
-        ):  # even without rows a batch is compared with the log's mark
+            self._options.truncate or position.query_id
+        ):  # even without rows a batch is compared with the log's sink position
             shares = {log: [] for log in self._targets}
         for message in ordered:
             for share in message.shares:
@@ -124,7 +124,7 @@ class _Sink:
         }
         self._failpoints.at("commit")
         try:
-            staged.commit(self._options, shares, targets, mark, self._failpoints)
+            staged.commit(self._options, shares, targets, position, self._failpoints)
         except QuireError as error:
             if error.message.startswith("quire:"):
                 raise
@@ -151,20 +151,24 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         """Stage one task's rows."""
         options, context = self._options, TaskContext.get()
         version = -1 if options.txn_version is None else options.txn_version
-        incarnation = _property(context, QUERY_ID) if options.mark else ""
+        incarnation = _property(context, QUERY_ID) if options.position_name else ""
         with OneSentence():
             consents = options.txn_on_reset is OnReset.CONTINUE
-            return self._stage(iterator, _by(context, options.mark, version, incarnation, consents=consents))
+            return self._stage(
+                iterator, _by(context, options.position_name, version, incarnation, consents=consents)
+            )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the rows part of their logs."""
         options, ordered = self._options, _in_order(messages)
-        mark = StagedMark()
+        position = StagedPosition()
         if options.txn_version is not None:
             incarnation = ordered[0].by.incarnation if ordered else ""
-            mark = StagedMark(options.mark, options.txn_version, incarnation, options.txn_on_reset)
+            position = StagedPosition(
+                options.position_name, options.txn_version, incarnation, options.txn_on_reset
+            )
         with OneSentence():
-            self._commit(ordered, mark)
+            self._commit(ordered, position)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Forget the rows."""
@@ -198,8 +202,10 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
                     raise use_error("this batch came without the id of its query.")
                 return
             checkpoint = Checkpoint(options.checkpoint, query)
-            mark = StagedMark(query, batchId, on_reset=options.on_checkpoint_reset, checkpoint=checkpoint)
-            self._commit(ordered, mark)
+            position = StagedPosition(
+                query, batchId, on_reset=options.on_checkpoint_reset, checkpoint=checkpoint
+            )
+            self._commit(ordered, position)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
         """Forget one batch's rows."""

@@ -62,7 +62,7 @@ class TaskShare:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedMark:
+class StagedPosition:
     """Under which name and number a batch is committed; see `quire.core.log.commit.Batch`.
 
     Attributes:
@@ -95,7 +95,7 @@ class StagedMark:
 
 
 _said: set[tuple[str, str]] = set()
-"""Queries and logs of which this process has said that their marks are compared by number alone."""
+"""Queries and logs of which this process has said that their sink positions are compared by number alone."""
 
 
 def _nothing(step: str) -> None:
@@ -267,7 +267,7 @@ def commit(
     options: WriteOptions,
     shares: Mapping[str, Sequence[TaskShare]],
     targets: Mapping[str, TargetLog],
-    mark: StagedMark,
+    position: StagedPosition,
     failpoints: Failpoints,
 ) -> None:
     """Make the shares part of their logs, each log's in this order.
@@ -277,21 +277,21 @@ def commit(
     """
     made: list[tuple[TargetLog, LogItem]] = []
     parts: list[Part] = []
-    consents = mark.on_reset is OnReset.CONTINUE
-    found = None if mark.checkpoint is None else mark.checkpoint.fingerprint(mark.batch_id)
+    consents = position.on_reset is OnReset.CONTINUE
+    found = None if position.checkpoint is None else position.checkpoint.fingerprint(position.batch_id)
     try:
         for log in sorted(shares):
             by = StagedBy(
-                mark.query_id,
-                mark.batch_id if mark.query_id else -1,
-                mark.incarnation,
+                position.query_id,
+                position.batch_id if position.query_id else -1,
+                position.incarnation,
                 consents=consents,
             )
             items = _items(options, shares[log], by, targets[log], made, failpoints)
-            if mark.named:
-                found = mark.of_rows(shares[log])
+            if position.named:
+                found = position.of_rows(shares[log])
             parts.append(Part(targets[log].log_id, tuple(items), found))
-        cluster.call(options.cluster, _commit, options, sorted(shares), parts, mark, failpoints)
+        cluster.call(options.cluster, _commit, options, sorted(shares), parts, position, failpoints)
     except BaseException:
         for where, item in made:
             with contextlib.suppress(QuireError):
@@ -341,26 +341,26 @@ async def _commit(
     options: WriteOptions,
     logs: Sequence[str],
     parts: Sequence[Part],
-    mark: StagedMark,
+    position: StagedPosition,
     failpoints: Failpoints,
 ) -> None:
     batch = CommitBatch(
         tuple(parts),
-        mark.query_id,
-        mark.batch_id,
-        mark.incarnation,
-        mark.on_reset,
+        position.query_id,
+        position.batch_id,
+        position.incarnation,
+        position.on_reset,
         truncate=options.truncate,
         takeover=options.takeover,
         now_ms=client.clock.wall_ms(),
-        named=mark.named,
+        named=position.named,
     )
     committer = LogCommitter(
-        client, logs, batch, options.password(), own=mark.own, rules=failpoints.rules, at=failpoints.at
+        client, logs, batch, options.password(), own=position.own, rules=failpoints.rules, at=failpoints.at
     )
     done = await committer.commit(placed_within_ms=PLACED_WITHIN_MS)
     for log in done.by_number:
-        _say_by_number(options, log, mark)
+        _say_by_number(options, log, position)
     for log in done.unplaced:
         cluster.warn(
             f"log '{log}': the batch is committed, and readers will see it when the log's leader has placed it; if it "
@@ -368,22 +368,22 @@ async def _commit(
         )
 
 
-def _say_by_number(options: WriteOptions, log: str, mark: StagedMark) -> None:
+def _say_by_number(options: WriteOptions, log: str, position: StagedPosition) -> None:
     """Log once that a batch's number alone was compared: what a copied checkpoint wrote would not be noticed."""
-    if (mark.query_id, log) in _said:
+    if (position.query_id, log) in _said:
         return
-    _said.add((mark.query_id, log))
-    if mark.named:
-        why = "the mark was written by an earlier version of Quire; the next one can be compared"
+    _said.add((position.query_id, log))
+    if position.named:
+        why = "the sink position was written by an earlier version of Quire; the next one can be compared"
     elif options.checkpoint is None:
         why = "set the option checkpointLocation on the writer, so that the checkpoint can be read"
     else:
         why = (
-            "the mark was written by an earlier version of Quire, or the file of its batch is missing from "
+            "the sink position was written by an earlier version of Quire, or the file of its batch is missing from "
             f"{options.checkpoint}/offsets or cannot be read from the driver"
         )
     cluster.warn(
-        f"log '{log}': batch {mark.batch_id} was compared with the log's mark by its number alone: {why}."
+        f"log '{log}': batch {position.batch_id} was compared with the log's sink position by its number alone: {why}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The tables that `describe` reads: logs and what they list, ledgers and what they hold, cursors and marks."""
+"""The tables that `describe` reads: logs and what they list, ledgers and what they hold, cursors and sink positions."""
 
 from __future__ import annotations
 
@@ -120,14 +120,14 @@ async def _cursors(client: QuireClient, log: LogDescription) -> AsyncGenerator[R
         }
 
 
-async def _marks(_client: QuireClient, log: LogDescription) -> AsyncGenerator[Row, None]:
-    for mark in log.marks:
+async def _sink_positions(_client: QuireClient, log: LogDescription) -> AsyncGenerator[Row, None]:
+    for position in log.sink_positions:
         yield {
             "log": log.name,
-            "query": mark.query_id,
-            "batch": mark.batch_id,
-            "written": _time(mark.time_ms),
-            "incarnation": mark.incarnation,
+            "query": position.query_id,
+            "batch": position.batch_id,
+            "written": _time(position.time_ms),
+            "incarnation": position.incarnation,
         }
 
 
@@ -218,6 +218,6 @@ _TABLES: Final[dict[Describe, LogTable]] = {
     Describe.LOGS: _logs,
     Describe.SEGMENTS: _segments,
     Describe.CURSORS: _cursors,
-    Describe.MARKS: _marks,
+    Describe.MARKS: _sink_positions,
     **{name: _of_each_ledger(table) for name, table in _LEDGER_TABLES.items()},
 }

@@ -74,7 +74,7 @@ class Digest(StrEnum):
 
 
 class CheckpointReset(StrEnum):
-    """What a stream does whose checkpoint is not the one that the log's mark was made with."""
+    """What a stream does whose checkpoint is not the one that the log's sink position was made with."""
 
     ERROR = "error"
     APPEND = "append"
@@ -149,13 +149,13 @@ class WriteOptions:
     txn_version: int | None = option(_version, "txnVersion", Use.WRITE)
     """the number of this write, counted upwards; the last one with the same rows again is in the log already"""
     txn_part: str | None = option(SparkOptions.text, "txnPart", Use.WRITE)
-    """names one of several writes of one `txnVersion` to one log; each part has a mark of its own"""
+    """names one of several writes of one `txnVersion` to one log; each part has a sink position of its own"""
     txn_on_reset: OnReset = option(choice(OnReset), "txnOnReset", Use.WRITE, default="error")
-    """when the number is not above the log's mark and this is no repetition: `error`, `continue` (append; rows may
+    """when the number is not above the log's sink position and this is no repetition: `error`, `continue` (append; rows may
     come twice) or `skip` (what is in the log stays)"""
     on_checkpoint_reset: OnReset = option(_checkpoint_reset, "onCheckpointReset", Use.WRITE, default="error")
     """of a stream whose checkpoint was put back or copied: `error`, `append` (rows may come twice) or `skip` (batches
-    up to the log's mark are dropped)"""
+    up to the log's sink position are dropped)"""
     takeover: bool = option(SparkOptions.flag, "takeover", Use.WRITE, default="false")
     """consent to end the log's leader, and to recover what one left open"""
     allow_truncate: bool = option(SparkOptions.flag, "allowTruncate", Use.WRITE, default="false")
@@ -173,8 +173,8 @@ class WriteOptions:
         return read_password(self.password_env, self.password_file)
 
     @property
-    def mark(self) -> str:
-        """The mark of a named transaction, "" without one."""
+    def position_name(self) -> str:
+        """The sink position of a named transaction, "" without one."""
         if self.txn_app_id is None:
             return ""
         return f"{NAMED}{self.txn_app_id}" + (f"{PART}{self.txn_part}" if self.txn_part else "")

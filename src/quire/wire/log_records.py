@@ -27,9 +27,9 @@ from quire.core.log.list import (
     LogItem,
     LogPage,
     LogSettings,
-    Mark,
     PageRef,
     Place,
+    SinkPosition,
 )
 from quire.wire.proto import quire_log_pb2 as pb
 from quire.wire.records import unknown_of, with_unknown
@@ -78,8 +78,8 @@ def encode_head(head: LogHead) -> bytes:
         created_ms=head.created_ms,
         archive=head.archive,
         compacted_below=head.compacted_below,
-        marks_dropped=head.marks_dropped,
-        marks_dropped_ms=head.marks_dropped_ms,
+        marks_dropped=head.positions_dropped,
+        marks_dropped_ms=head.positions_dropped_ms,
         pages=map(_page_ref, head.pages),
         items=map(_item, head.items),
         intents=map(_intent, head.intents),
@@ -112,8 +112,8 @@ def encode_head(head: LogHead) -> bytes:
                 adoption.unknown,
             )
         )
-    for mark in head.marks:
-        message.marks.append(_mark(mark))
+    for position in head.sink_positions:
+        message.marks.append(_position(position))
     return with_unknown(message, head.unknown).SerializeToString(deterministic=True)
 
 
@@ -161,7 +161,7 @@ def parse_head(record: bytes, log_id: bytes) -> LogHead:
             for each in message.adoptions
         ),
         tuple(
-            Mark(
+            SinkPosition(
                 each.query_id,
                 each.batch_id,
                 each.time_ms,
@@ -230,11 +230,14 @@ def decode_page(record: bytes, log_id: bytes, name: str) -> LogPage:
 # --- parts ----------------------------------------------------------------------------------------------------
 
 
-def _mark(mark: Mark) -> pb.LogMark:
+def _position(position: SinkPosition) -> pb.LogMark:
     message = pb.LogMark(
-        query_id=mark.query_id, batch_id=mark.batch_id, time_ms=mark.time_ms, incarnation=mark.incarnation
+        query_id=position.query_id,
+        batch_id=position.batch_id,
+        time_ms=position.time_ms,
+        incarnation=position.incarnation,
     )
-    found = mark.fingerprint
+    found = position.fingerprint
     if found is not None:
         message.fingerprint.CopyFrom(
             with_unknown(
@@ -244,14 +247,14 @@ def _mark(mark: Mark) -> pb.LogMark:
                 found.unknown,
             )
         )
-    return with_unknown(message, mark.unknown)
+    return with_unknown(message, position.unknown)
 
 
-def _read_fingerprint(mark: pb.LogMark) -> Fingerprint | None:
+def _read_fingerprint(position: pb.LogMark) -> Fingerprint | None:
     """As it stands: whether it can be used is the business of who compares it, and of no other reader of the log."""
-    if not mark.HasField("fingerprint"):
+    if not position.HasField("fingerprint"):
         return None
-    found = mark.fingerprint
+    found = position.fingerprint
     return Fingerprint(found.batch_id, found.digest, found.rows, found.files, unknown_of(found))
 
 

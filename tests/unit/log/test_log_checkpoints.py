@@ -1,4 +1,4 @@
-"""Batches whose checkpoint was put back or copied meet the marks of a real log; and marks that are old or damaged."""
+"""Batches whose checkpoint was put back or copied meet the sink positions of a real log; and sink positions that are old or damaged."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from quire.core.errors import (
 )
 from quire.core.log.commit import CommitBatch, OnReset, Part
 from quire.core.log.fingerprints import Fingerprint, RowSum, of_input, of_rows
-from quire.core.log.list import LogHead, LogItem, LogSettings, Mark
-from quire.core.log.marks import MARK_LAG_MAX
+from quire.core.log.list import LogHead, LogItem, LogSettings, SinkPosition
+from quire.core.log.sink_positions import POSITION_LAG_MAX
 from quire.log.collecting import LogCollector
 from quire.log.committing import Committed, LogCommitter
 from quire.log.heads import LogHeads
@@ -79,14 +79,14 @@ def hash_of(row: str) -> int:
     return int.from_bytes(row.encode(), "big")
 
 
-async def mark_of(at: World) -> Mark:
-    [mark] = (await head_of(at))[0].marks
-    return mark
+async def position_of(at: World) -> SinkPosition:
+    [position] = (await head_of(at))[0].sink_positions
+    return position
 
 
-async def put_mark(at: World, mark: Mark) -> None:
+async def put_position(at: World, position: SinkPosition) -> None:
     head, version = await head_of(at)
-    await LogHeads(at.store).write(replace(head, marks=(mark,)), version)
+    await LogHeads(at.store).write(replace(head, sink_positions=(position,)), version)
 
 
 async def test_a_stream_goes_on_replays_and_is_refused_when_its_checkpoint_went_back(at: World) -> None:
@@ -140,15 +140,15 @@ async def test_without_a_file_or_with_an_older_mark_numbers_are_compared_and_tha
     assert (await stream(at, whole, 0, "r0")).by_number == ()
     assert (await stream(at, {1: "b"}, 1, "r1")).by_number == ("orders",)  # the file of batch 0 is gone
     assert (await stream(at, {}, 1, "r1")).by_number == ("orders",)
-    # A mark of the version before: no fingerprint. Then one of it over a newer one: the fingerprint is that of the
+    # A sink position of the version before: no fingerprint. Then one of it over a newer one: the fingerprint is that of the
     # batch before, carried along.
-    await put_mark(at, Mark("q", 1))
+    await put_position(at, SinkPosition("q", 1))
     assert (await stream(at, {1: "other"}, 1, "r1")).by_number == ("orders",)
     done = await stream(at, whole, 2, "r2")
     assert (done.already, done.by_number) == (False, ("orders",))
-    kept = (await mark_of(at)).fingerprint
+    kept = (await position_of(at)).fingerprint
     assert kept == of_input(2, ["c"])
-    await put_mark(at, Mark("q", 3, fingerprint=kept))
+    await put_position(at, SinkPosition("q", 3, fingerprint=kept))
     assert (await stream(at, {2: "other", 3: "other"}, 3, "r3")).by_number == ("orders",)
     assert (await stream(at, whole, 4, "r4")).by_number == ("orders",)
     with pytest.raises(CheckpointWentBackError, match="batch 4 of its query is in the log"):
@@ -157,12 +157,14 @@ async def test_without_a_file_or_with_an_older_mark_numbers_are_compared_and_tha
 
 
 def test_an_older_program_carries_the_fingerprint_over_as_a_field_that_it_does_not_know() -> None:
-    head = LogHead(b"\x01" * 16, marks=(Mark("q", 4, fingerprint=of_input(4, ["a"], ["f"])),))
+    head = LogHead(
+        b"\x01" * 16, sink_positions=(SinkPosition("q", 4, fingerprint=of_input(4, ["a"], ["f"])),)
+    )
     record = pb.LogHead.FromString(encode_head(head))
-    # It knows four fields of a mark, and writes the others back.
+    # It knows four fields of a sink position, and writes the others back.
     record.marks[0].batch_id = 5
-    [mark] = decode_head(record.SerializeToString(), head.log_id).marks
-    assert (mark.batch_id, mark.fingerprint) == (5, of_input(4, ["a"], ["f"]))
+    [position] = decode_head(record.SerializeToString(), head.log_id).sink_positions
+    assert (position.batch_id, position.fingerprint) == (5, of_input(4, ["a"], ["f"]))
     # And so does this one with fields of a later version.
     record.marks[0].fingerprint.MergeFromString(b"\x98\x06\x07")
     assert pb.LogHead.FromString(encode_head(decode_head(record.SerializeToString(), head.log_id))) == record
@@ -171,11 +173,11 @@ def test_an_older_program_carries_the_fingerprint_over_as_a_field_that_it_does_n
 async def test_a_damaged_mark_refuses_its_query_alone_and_tells_the_ways_on(at: World) -> None:
     log = await at.made()
     await stream(at, {0: "a"}, 0, "r0")
-    await put_mark(at, Mark("q", 0, fingerprint=Fingerprint(0, b"torn")))
+    await put_position(at, SinkPosition("q", 0, fingerprint=Fingerprint(0, b"torn")))
     for number in (0, 1):
         with pytest.raises(
             DamagedMarkError,
-            match=r"log 'orders': the mark of query 'q' at batch 0 is damaged: .* whether batch \d is in the log\. "
+            match=r"log 'orders': the sink position of query 'q' at batch 0 is damaged: .* whether batch \d is in the log\. "
             r"Nothing was written\. Compare .* set onCheckpointReset=append or skip for one run",
         ):
             await stream(at, {0: "a", 1: "b"}, number, "r")
@@ -220,7 +222,7 @@ async def test_two_writes_under_one_number_are_told_apart_by_their_rows(at: Worl
 async def test_a_named_write_of_the_version_before_is_known_by_its_number_alone(at: World) -> None:
     await at.made()
     await named(at, 7, "a")
-    await put_mark(at, Mark("app:etl", 7))
+    await put_position(at, SinkPosition("app:etl", 7))
     done = await named(at, 7, "b")
     assert (done.already, done.by_number) == (True, ("orders",))
     assert (await named(at, 8, "c")).by_number == ()
@@ -228,15 +230,15 @@ async def test_a_named_write_of_the_version_before_is_known_by_its_number_alone(
 
 async def test_batches_without_rows_move_a_mark_that_lags(at: World) -> None:
     await at.made()
-    whole = {number: f"{number}" for number in range(MARK_LAG_MAX + 2)}
+    whole = {number: f"{number}" for number in range(POSITION_LAG_MAX + 2)}
     await stream(at, whole, 0)
-    assert not (await head_of(at))[0].marks  # there is nothing to remember yet
+    assert not (await head_of(at))[0].sink_positions  # there is nothing to remember yet
     await stream(at, whole, 1, "r1")
-    await stream(at, whole, MARK_LAG_MAX)
-    assert (await mark_of(at)).batch_id == 1
+    await stream(at, whole, POSITION_LAG_MAX)
+    assert (await position_of(at)).batch_id == 1
     _, version = await head_of(at)
-    await stream(at, whole, MARK_LAG_MAX + 1)
-    assert (await mark_of(at)).fingerprint == fingerprint(whole, MARK_LAG_MAX + 1)
+    await stream(at, whole, POSITION_LAG_MAX + 1)
+    assert (await position_of(at)).fingerprint == fingerprint(whole, POSITION_LAG_MAX + 1)
     assert (await head_of(at))[1] == version + 1
 
 

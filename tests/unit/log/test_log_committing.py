@@ -19,8 +19,8 @@ from quire.core.errors import (
     TransactionResetError,
 )
 from quire.core.log.commit import CommitBatch, OnReset, Part
-from quire.core.log.list import INTENTS_MAX, Adoption, Intent, IntentKind, LogHead, LogItem, Mark
-from quire.core.log.marks import with_mark
+from quire.core.log.list import INTENTS_MAX, Adoption, Intent, IntentKind, LogHead, LogItem, SinkPosition
+from quire.core.log.sink_positions import with_position
 from quire.log.committing import LogCommitter, discard
 from quire.log.config import LogConfig
 from quire.log.cursors import CursorHoldsError, CursorUse, LogCursors
@@ -56,8 +56,8 @@ async def test_batches_stand_in_the_order_of_partitions_and_a_replay_changes_not
     assert await values(log) == numbers(0, 30)
     # What the replay staged is gone, what the batch staged is not.
     assert await at.ledgers() == [item.ledger_id for item in items]
-    [mark] = (await head_of(at)).marks
-    assert (mark.query_id, mark.batch_id, mark.time_ms) == ("query-1", 0, 7)
+    [position] = (await head_of(at)).sink_positions
+    assert (position.query_id, position.batch_id, position.time_ms) == ("query-1", 0, 7)
     more = await staged(at, numbers(30, 31))
     await committed(at, more, query_id="query-2", batch_id=0)
     await committed(at, query_id="query-1", batch_id=1)
@@ -404,13 +404,13 @@ def test_marks_of_silent_queries_make_room_and_that_is_counted() -> None:
     day = 86_400_000
     head = LogHead(b"\x01" * 16, "orders")
     for n in range(256):
-        head = with_mark(head, Mark(f"q{n}", 0, day + n))
+        head = with_position(head, SinkPosition(f"q{n}", 0, day + n))
     with pytest.raises(MisuseError, match="remembers 256 queries"):
-        with_mark(head, Mark("one more", 0, day + 300))
-    head = with_mark(head, Mark("q7", 1, day + 300))
-    assert (len(head.marks), head.marks_dropped) == (256, 0)
-    head = with_mark(head, Mark("one more", 0, 2 * day + 5))
-    assert (len(head.marks), head.marks_dropped, head.marks_dropped_ms) == (256, 1, day)
-    head = with_mark(head, Mark("much later", 0, 91 * day + 10))
-    assert (len(head.marks), head.marks_dropped) == (248, 10)
+        with_position(head, SinkPosition("one more", 0, day + 300))
+    head = with_position(head, SinkPosition("q7", 1, day + 300))
+    assert (len(head.sink_positions), head.positions_dropped) == (256, 0)
+    head = with_position(head, SinkPosition("one more", 0, 2 * day + 5))
+    assert (len(head.sink_positions), head.positions_dropped, head.positions_dropped_ms) == (256, 1, day)
+    head = with_position(head, SinkPosition("much later", 0, 91 * day + 10))
+    assert (len(head.sink_positions), head.positions_dropped) == (248, 10)
     assert parse_head(encode_head(head), head.log_id) == head

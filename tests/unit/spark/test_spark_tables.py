@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.log.list import Mark
+from quire.core.log.list import SinkPosition
 from quire.log.cursors import CursorUse, LogCursors
 from quire.log.heads import LogHeads
 from quire.spark.options import SparkOptions, Use
@@ -32,7 +32,7 @@ async def test_what_is_in_a_log_and_who_uses_it(at):
     heads = LogHeads(at.store)
     log_id = await heads.find("shop/a")
     head, version = await heads.read(log_id)
-    await heads.write(replace(head, marks=(Mark("query", 7, 1000, "run"),)), version)
+    await heads.write(replace(head, sink_positions=(SinkPosition("query", 7, 1000, "run"),)), version)
     cursors = LogCursors(at.store, lambda: 2000)
     await cursors.begin(log_id.hex(), CursorUse("copy", "h", hold=True), 12)
     assert [(row["log"], row["end_offset"]) for row in await rows(at, "logs")] == [
@@ -54,8 +54,8 @@ async def test_what_is_in_a_log_and_who_uses_it(at):
         18,
     )
     assert (cursor["hold"], cursor["moved"].timestamp()) == (True, 2)
-    [mark] = await rows(at, "marks", "shop/a")
-    assert (mark["query"], mark["batch"], mark["incarnation"]) == ("query", 7, "run")
+    [position] = await rows(at, "marks", "shop/a")
+    assert (position["query"], position["batch"], position["incarnation"]) == ("query", 7, "run")
     # A raw ledger has the tables that are about ledgers, and no other.
     ledger = entries[0]["ledger"]
     assert {row["first_offset"] for row in await rows(at, "entries", f"ledger:{ledger}")} == {0}

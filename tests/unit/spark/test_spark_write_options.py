@@ -56,7 +56,7 @@ def test_options_have_their_values():
         orderBy="timestamp",
     )
     assert (found.quorums, found.codec, found.inline_bytes) == ((4, 3, 2), BodyCodec.ROWS, 65536)
-    assert (found.mark, found.txn_version, found.txn_on_reset) == ("app:etl", 7, OnReset.SKIP)
+    assert (found.position_name, found.txn_version, found.txn_on_reset) == ("app:etl", 7, OnReset.SKIP)
     assert (found.takeover, found.order_by, found.create) == (True, OrderBy.TIMESTAMP, False)
     assert parse(inlineBytes="0").inline_bytes == 0
     assert parse(path="", log_column=True).log is None

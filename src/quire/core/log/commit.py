@@ -1,8 +1,8 @@
-"""Commits one batch of a sink to its logs: closed ledgers and the query's mark in one write, once.
+"""Commits one batch of a sink to its logs: closed ledgers and the query's sink position in one write, once.
 
 The machine reads the heads, decides for each log what the batch still has to do there, and asks for one
 compare-and-swap of all heads together, which also requires that every ledger it lists still exists. A response that is
-lost is settled by reading again: the mark, or the ledgers themselves, show it. So a batch is in a log once or not at
+lost is settled by reading again: the sink position, or the ledgers themselves, show it. So a batch is in a log once or not at
 all, and a collector of its ledgers can prove, in the deletion itself, that they are not listed. It must not
 know stores or Spark; the driver is `log/committing.py`.
 
@@ -36,24 +36,31 @@ from quire.core.log.list import (
     LogHead,
     LogItem,
     LogPage,
-    Mark,
     PageLayout,
     PageNamer,
+    SinkPosition,
     paged,
 )
-from quire.core.log.marks import MARK_RULES, MarkRules, Standing, lags, standing, with_mark
 from quire.core.log.rules import RULES
+from quire.core.log.sink_positions import (
+    POSITION_RULES,
+    PositionRules,
+    Standing,
+    lags,
+    standing,
+    with_position,
+)
 from quire.core.state_table import StateTable
 
 
 class OnReset(Enum):
-    """What a batch does whose checkpoint is not the one that the log's mark was made with."""
+    """What a batch does whose checkpoint is not the one that the log's sink position was made with."""
 
     ERROR = "error"
     CONTINUE = "continue"
     """It is appended: its rows may come twice."""
     SKIP = "skip"
-    """It is dropped if its number is not above the mark's."""
+    """It is dropped if its number is not above the sink position's."""
 
 
 class CommitStatus(Enum):
@@ -110,8 +117,8 @@ class _Way(Enum):
     APPEND = "append"
     ADOPT = "adopt"
     TAKE = "take"
-    MARK = "mark"
-    """Only the mark moves."""
+    POSITION = "position"
+    """Only the sink position moves."""
 
 
 _REFUSED = {
@@ -127,7 +134,7 @@ class Part:
     """What a batch brings to one log: closed ledgers, in the order in which their records shall stand.
 
     Attributes:
-        fingerprint: what the log's mark keeps of the batch; None when it is not known.
+        fingerprint: what the log's sink position keeps of the batch; None when it is not known.
     """
 
     log_id: bytes
@@ -142,15 +149,15 @@ class CommitBatch:
     Attributes:
         parts: one for each log, in the order of their names.
         query_id: whose batch it is; "" for a write that is never repeated under the same number.
-        batch_id: its number; how it stands to the log's mark says `core/log/marks.py`.
+        batch_id: its number; how it stands to the log's sink position says `core/log/sink_positions.py`.
         incarnation: of a named transaction, the checkpoint that counts its batches.
-        named: a named transaction: its mark moves even where it has no rows, since nothing else shows that it was
+        named: a named transaction: its sink position moves even where it has no rows, since nothing else shows that it was
             there.
-        on_reset: what to do when the log's mark belongs to another checkpoint or another history of this one.
+        on_reset: what to do when the log's sink position belongs to another checkpoint or another history of this one.
         truncate: take everything that was in the logs before out of them, in the same compare-and-swap.
         takeover: recover what a leader left open, or depose one that is there.
         place: give adopted ledgers their offsets, even if the batch brings nothing.
-        now_ms: wall time, noted in the marks.
+        now_ms: wall time, noted in the sink positions.
     """
 
     parts: tuple[Part, ...]
@@ -171,7 +178,7 @@ class FoundHead:
 
     Attributes:
         leader_alive: whether the leader that the head names still stands in the election: advice.
-        own: what the caller's checkpoint has of the batch with the mark's number; None when it has nothing, or when
+        own: what the caller's checkpoint has of the batch with the sink position's number; None when it has nothing, or when
             that is the batch being committed.
     """
 
@@ -232,13 +239,13 @@ class CommitEnded:
 
     Attributes:
         place: the part that decided, -1 if none did.
-        mark: of a batch that was refused for it, the log's mark; `own` is what it was compared with.
+        sink position: of a batch that was refused for it, the log's sink position; `own` is what it was compared with.
     """
 
     outcome: CommitOutcome
     place: int = -1
     detail: str = ""
-    mark: Mark | None = None
+    position: SinkPosition | None = None
     own: Fingerprint | None = None
 
 
@@ -267,7 +274,7 @@ def may_place_now(head: LogHead) -> bool:
 class CommitRules:
     """The judgements that a commit works by; a check takes one of them out."""
 
-    marks: MarkRules = MARK_RULES
+    positions: PositionRules = POSITION_RULES
     read_again_after_unknown: Callable[[], bool] = read_again_after_unknown
     requires_ledgers: Callable[[], bool] = requires_ledgers
     may_place_now: Callable[[LogHead], bool] = may_place_now
@@ -321,7 +328,7 @@ class CommitMachine:
         self.out: list[CommitEffect] = []
         self.ended: CommitEnded | None = None
         self.by_number: list[int] = []
-        """Parts whose mark could be compared by its number alone, as the heads were read last."""
+        """Parts whose sink position could be compared by its number alone, as the heads were read last."""
         self._cas: HeadCas[tuple[FoundHead, ...], tuple[int, ...]] = HeadCas((), ())
         self._ways: list[_Way] = []
         self._taken: dict[int, bool] = {}
@@ -376,7 +383,7 @@ class CommitMachine:
             self._decide()
 
     def _must_look(self, head: LogHead, part: Part) -> bool:
-        """A write without a mark, whose compare-and-swap may have happened, is looked for beyond the head."""
+        """A write without a sink position, whose compare-and-swap may have happened, is looked for beyond the head."""
         return (
             self.may_be_in
             and not self._batch.query_id
@@ -419,28 +426,32 @@ class CommitMachine:
         assert head is not None
         if part.items and (_is_listed(head, part.items[0].ledger_id) or self._taken.get(place)):
             return _Way.NOTHING
-        mark = head.mark(batch.query_id) if batch.query_id else None
-        stands, own = self._standing(mark, place)
+        position = head.sink_position(batch.query_id) if batch.query_id else None
+        stands, own = self._standing(position, place)
         if stands is Standing.REPLAY:
             return _Way.REPLAYED
         if stands is not Standing.NEW and batch.on_reset is OnReset.ERROR:
-            return CommitEnded(_REFUSED[stands], place, mark=mark, own=own)
-        if batch.on_reset is OnReset.SKIP and mark is not None and batch.batch_id <= mark.batch_id:
+            return CommitEnded(_REFUSED[stands], place, position=position, own=own)
+        if batch.on_reset is OnReset.SKIP and position is not None and batch.batch_id <= position.batch_id:
             return _Way.REPLAYED
         if part.items or batch.truncate or (batch.place and head.adoptions):
             return self._where(found, head)
-        moves = batch.named or (mark is not None and lags(batch.batch_id, mark))
-        return _Way.MARK if moves and batch.query_id else _Way.NOTHING
+        moves = batch.named or (position is not None and lags(batch.batch_id, position))
+        return _Way.POSITION if moves and batch.query_id else _Way.NOTHING
 
-    def _standing(self, mark: Mark | None, place: int) -> tuple[Standing, Fingerprint | None]:
-        """How the batch stands to a log's mark, and what of its own side was compared."""
+    def _standing(self, position: SinkPosition | None, place: int) -> tuple[Standing, Fingerprint | None]:
+        """How the batch stands to a log's sink position, and what of its own side was compared."""
         batch, found, part = self._batch, self._found[place], self._batch.parts[place]
-        own = part.fingerprint if mark is None or mark.batch_id == batch.batch_id else found.own
-        rules = self._rules.marks
-        stands = standing(mark, batch.batch_id, batch.incarnation, own, rules)
+        own = part.fingerprint if position is None or position.batch_id == batch.batch_id else found.own
+        rules = self._rules.positions
+        stands = standing(position, batch.batch_id, batch.incarnation, own, rules)
         # A named transaction is compared with nothing but itself.
         compared = stands is Standing.REPLAY or (stands is Standing.NEW and not batch.named)
-        if mark is not None and compared and rules.is_same_batch(rules.fingerprint_of(mark), own) is not True:
+        if (
+            position is not None
+            and compared
+            and rules.is_same_batch(rules.fingerprint_of(position), own) is not True
+        ):
             self.by_number.append(place)
         return stands, own
 
@@ -517,7 +528,7 @@ class CommitMachine:
         if way is _Way.TAKE:
             head = self._fencing.completed(head)
             head = head.with_leader(Leader(head.leader.epoch + 1))
-        if way is _Way.MARK:
+        if way is _Way.POSITION:
             pass
         elif way is _Way.ADOPT:
             adoption = Adoption(part.items, batch.query_id, batch.batch_id)
@@ -528,14 +539,14 @@ class CommitMachine:
                 head = head.with_truncation(head.closed_end, head.closed_end, batch.now_ms)
             head = _with_closed(head, part.items)
         if batch.query_id:
-            mark = Mark(
+            position = SinkPosition(
                 batch.query_id,
                 batch.batch_id,
                 batch.now_ms,
                 batch.incarnation,
                 fingerprint=part.fingerprint,
             )
-            head = with_mark(head, mark)
+            head = with_position(head, position)
         return replace(head, generation=head.generation + 1)
 
     def stored(self) -> None:
@@ -587,9 +598,9 @@ class CommitMachine:
                 continue
             for change in effect.changes:
                 change.head.checked()
-                mark = change.head.mark(self._batch.query_id)
-                assert not self._batch.query_id or (mark and mark.batch_id == self._batch.batch_id), (
-                    "the mark moves with the ledgers"
+                position = change.head.sink_position(self._batch.query_id)
+                assert not self._batch.query_id or (position and position.batch_id == self._batch.batch_id), (
+                    "the sink position moves with the ledgers"
                 )
         assert (self.status is CommitStatus.ENDED) == (self.ended is not None), "it ends once"
 

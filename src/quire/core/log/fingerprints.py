@@ -1,12 +1,12 @@
 """Fingerprints of batches: what distinguishes batches of a query that have the same number.
 
 A number alone does not say what a batch holds: a checkpoint that was put back or copied gives a number that is in the
-log to other rows. So a mark also keeps a fingerprint of its batch. A stream's is made of the end of its input, as its
+log to other rows. So a sink position also keeps a fingerprint of its batch. A stream's is made of the end of its input, as its
 checkpoint has it: rows would not do, since a replay may make them in another order, in other partitions, and with later
 times. A named transaction has no such end; there the rows are counted and summed, without regard to their order.
 
-A fingerprint names the number of its batch. A program of an earlier version moves a mark on and carries the fingerprint
-of the batch before with it; such a one says nothing of the mark's batch.
+A fingerprint names the number of its batch. A program of an earlier version moves a sink position on and carries the fingerprint
+of the batch before with it; such a one says nothing of the sink position's batch.
 
 Source: docs/spark-sink.md, "What is exactly once, and what a checkpoint from a backup does".
 """
@@ -105,7 +105,7 @@ def is_same_batch(known: Fingerprint | None, own: Fingerprint | None) -> bool | 
     """Two batches are the same if their fingerprints are; without one of them that is unknown (None).
 
     Args:
-        known: what the log's mark keeps of its batch.
+        known: what the log's sink position keeps of its batch.
         own: what the caller's checkpoint or rows say of the batch of that number.
     """
     if known is None or own is None:

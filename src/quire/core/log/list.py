@@ -27,7 +27,7 @@ KEPT_ITEMS: Final = 2
 FAN_OUT_MAX: Final = 512
 """So many of the largest possible items, or references, fit a page of 64 KiB."""
 INTENTS_MAX: Final = 64
-MARKS_MAX: Final = 256
+SINK_POSITIONS_MAX: Final = 256
 
 
 class ItemState(IntEnum):
@@ -196,13 +196,13 @@ class Leader:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SinkPosition:
     """The last batch of a query that is in the log (exactly once).
 
     Attributes:
         incarnation: of a named transaction, the checkpoint that counts its batches.
         fingerprint: distinguishes the batch from another one of its number; of another batch where a program of an
-            earlier version has moved the mark on.
+            earlier version has moved the sink position on.
     """
 
     query_id: str
@@ -295,7 +295,7 @@ class LogHead:
         pages: older items, oldest first; levels never rise from one to the next.
         items: the newest items, oldest first.
         archive: the directory of the files of archived items.
-        marks_dropped: marks that were dropped since the log began; `marks_dropped_ms` is the time of the newest.
+        positions_dropped: sink positions that were dropped since the log began; `positions_dropped_ms` is the time of the newest.
         compacted_below: records below this offset whose key has a later one below it may be removed.
     """
 
@@ -309,11 +309,11 @@ class LogHead:
     pages: tuple[PageRef, ...] = ()
     items: tuple[LogItem, ...] = ()
     adoptions: tuple[Adoption, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    sink_positions: tuple[SinkPosition, ...] = ()
     intents: tuple[Intent, ...] = ()
     created_ms: int = 0
-    marks_dropped: int = 0
-    marks_dropped_ms: int = 0
+    positions_dropped: int = 0
+    positions_dropped_ms: int = 0
     unknown: bytes = b""
     archive: str = ""
     compacted_below: int = 0
@@ -359,9 +359,9 @@ class LogHead:
         """The head's own item of a ledger, or None."""
         return next((item for item in self.items if item.ledger_id == ledger_id), None)
 
-    def mark(self, query_id: str) -> Mark | None:
+    def sink_position(self, query_id: str) -> SinkPosition | None:
         """What is known of a query's batches, or None."""
-        return next((mark for mark in self.marks if mark.query_id == query_id), None)
+        return next((position for position in self.sink_positions if position.query_id == query_id), None)
 
     # --- changes -----------------------------------------------------------------------------------------------
 

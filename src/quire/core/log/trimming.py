@@ -319,6 +319,6 @@ class TrimMachine:
 
 @dataclass(frozen=True, slots=True)
 class _Finish:
-    """A mark in the work list: all pages below this one are done."""
+    """A marker in the work list: all pages below this one are done."""
 
     page: PageRef

@@ -53,7 +53,7 @@ class LogGarbage:
 
         Args:
             log_gone: its log was deleted; ids of logs are never used again.
-            replayed: the mark of its query has reached its batch.
+            replayed: the sink position of its query has reached its batch.
             age_ms: since it was created; None where its record does not say.
         """
         rule, grace_ms = self._rules.staged_is_garbage, self._grace_ms

@@ -1,12 +1,12 @@
-"""How a batch stands to its query's mark, case by case."""
+"""How a batch stands to its query's sink position, case by case."""
 
 from __future__ import annotations
 
 import pytest
 
 from quire.core.log.fingerprints import Fingerprint, RowSum, is_same_batch, of_input, of_rows
-from quire.core.log.list import LogHead, Mark
-from quire.core.log.marks import MARK_LAG_MAX, Standing, lags, standing, with_mark
+from quire.core.log.list import LogHead, SinkPosition
+from quire.core.log.sink_positions import POSITION_LAG_MAX, Standing, lags, standing, with_position
 
 ONE = of_input(5, ['{"logs":{"a":7}}'])
 OTHER = of_input(5, ['{"logs":{"a":8}}'])
@@ -35,15 +35,15 @@ DAMAGED = Fingerprint(5, b"short")
     ],
 )
 def test_the_table_of_standings(number, known, own, stands):
-    assert standing(Mark("q", 5, fingerprint=known), number, own=own) is stands
+    assert standing(SinkPosition("q", 5, fingerprint=known), number, own=own) is stands
 
 
 def test_without_a_mark_every_batch_is_new_and_another_checkpoint_is_a_reset():
     assert standing(None, 0, own=ONE) is Standing.NEW
-    mark = Mark("app:etl", 5, incarnation="a", fingerprint=ONE)
-    assert standing(mark, 5, "b", ONE) is Standing.WAS_RESET
-    assert standing(mark, 0, "b") is Standing.WAS_RESET
-    assert standing(mark, 6, "b") is Standing.NEW
+    position = SinkPosition("app:etl", 5, incarnation="a", fingerprint=ONE)
+    assert standing(position, 5, "b", ONE) is Standing.WAS_RESET
+    assert standing(position, 0, "b") is Standing.WAS_RESET
+    assert standing(position, 6, "b") is Standing.NEW
 
 
 def test_only_the_sources_lines_make_a_fingerprint_and_no_line_runs_into_the_next():
@@ -89,12 +89,12 @@ def test_a_fingerprint_that_no_program_writes_is_damaged(broken):
 
 
 def test_a_mark_that_moves_takes_its_fingerprint_with_it_and_keeps_what_it_does_not_know():
-    head = with_mark(LogHead(b"\x01" * 16), Mark("q", 5, unknown=b"later", fingerprint=ONE))
-    [mark] = with_mark(head, Mark("q", 6)).marks
-    assert (mark.batch_id, mark.fingerprint, mark.unknown) == (6, None, b"later")
+    head = with_position(LogHead(b"\x01" * 16), SinkPosition("q", 5, unknown=b"later", fingerprint=ONE))
+    [position] = with_position(head, SinkPosition("q", 6)).sink_positions
+    assert (position.batch_id, position.fingerprint, position.unknown) == (6, None, b"later")
 
 
 def test_a_mark_that_lags_is_moved_before_spark_forgets_its_batch():
-    assert lags(5 + MARK_LAG_MAX, Mark("q", 5))
-    assert not lags(4 + MARK_LAG_MAX, Mark("q", 5))
-    assert MARK_LAG_MAX < 100
+    assert lags(5 + POSITION_LAG_MAX, SinkPosition("q", 5))
+    assert not lags(4 + POSITION_LAG_MAX, SinkPosition("q", 5))
+    assert POSITION_LAG_MAX < 100
