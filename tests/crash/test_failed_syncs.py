@@ -9,14 +9,14 @@ from quire.env.interfaces import Files
 from quire.storage.ledger_storage import LedgerStorage
 from quire_testing.crash.bookie_run import BookieRun
 from quire_testing.crash.campaign import Campaign
-from quire_testing.crash.promises import BookieMark, MarkKind
+from quire_testing.crash.promises import BookieMilestone, MilestoneKind
 from quire_testing.crash.workloads import ROLL_BYTES
 from support.crash_faults import FailingFiles
 from support.rounds import rounds
 
 pytestmark = pytest.mark.long
 POSITIONS = 50
-ANSWERS = {MarkKind.ADDED, MarkKind.FENCED, MarkKind.DELETED, MarkKind.LAC}
+ANSWERS = {MilestoneKind.ADDED, MilestoneKind.FENCED, MilestoneKind.DELETED, MilestoneKind.LAC}
 
 
 class FailingRun(BookieRun):
@@ -73,7 +73,7 @@ def test_a_failed_sync_is_final(position: int, direct: bool) -> None:
     late = [
         one.what
         for one in recording.operations[at:]
-        if hasattr(one, "what") and isinstance(one.what, BookieMark) and one.what.kind in ANSWERS
+        if hasattr(one, "what") and isinstance(one.what, BookieMilestone) and one.what.kind in ANSWERS
     ]
     assert late == [], "acknowledged after a failed sync"
     campaign = Campaign(recording, config=run.config, direct=direct, deep=25, seed=position)

@@ -155,8 +155,8 @@ def test_nothing_is_found_without_its_directory() -> None:
 def test_a_mark_comes_with_the_images_after_it_and_a_weakening_one_has_images_before_it() -> None:
     files = recorder()
     written(files, b"b" * 512).sync()
-    files.mark("stored")
-    files.mark("deleting", weakens=True)
+    files.milestone("stored")
+    files.milestone("deleting", weakens=True)
     files.remove(FILE)
     told = {image.events for image in ImageBuilder(files.recording)}
     assert told == {(), ("stored",), ("stored", "deleting")}
@@ -220,7 +220,7 @@ def test_a_rename_without_a_sync_of_its_directory_is_found(directory_too) -> Non
     path = recorded.directory / "settings"
     for data in (b"one", b"two"):
         save(recorded.files, path, data, directory_too=directory_too)
-        recorded.mark(data)
+        recorded.milestone(data)
 
     def judge(files, told):
         if told:

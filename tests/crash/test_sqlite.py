@@ -49,16 +49,16 @@ async def live(path, recorder, *pragmas, early=False):
         store = await SqliteStore.open(path, create=create)
         for one in ("wal_autocheckpoint = 16", *pragmas):
             await set_pragma(store, one)
-        recorder.mark(("instance", store.instance_id))
+        recorder.milestone(("instance", store.instance_id))
         for _ in range(CHANGES):
             number += 1
             if early:
                 await settle(store, empty=False, ahead=1)
             await change(store, number)
-            recorder.mark(("changed", number))
-            recorder.mark(("id", await store.next_ledger_id()))
+            recorder.milestone(("changed", number))
+            recorder.milestone(("id", await store.next_ledger_id()))
             await settle(store, empty=number % 4 == 3)
-            recorder.mark(("settled", number))
+            recorder.milestone(("settled", number))
         await store.close()
 
 

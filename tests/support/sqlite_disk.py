@@ -95,7 +95,7 @@ def warnings():
 
 
 class SqliteRecorder:
-    """While it is entered, everything that SQLite does below `root` is recorded; `mark` puts in what callers were told.
+    """While it is entered, everything that SQLite does below `root` is recorded; `milestone` puts in what callers were told.
 
     Attributes:
         recording: so far.
@@ -115,7 +115,7 @@ class SqliteRecorder:
         self._descriptors: dict[int, str] = {}
         self._os = {}
 
-    def mark(self, what: object) -> None:
+    def milestone(self, what: object) -> None:
         self.recording.operations.append(Milestone(what))
 
     def __enter__(self):

@@ -31,7 +31,7 @@ from quire.wire.entry import NO_OP, EntryDigest
 from quire.wire.native import Flag, Kind
 from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, RunView, encode_run
 from quire.wire.stored_record import RECORD_HEADER_BYTES
-from quire_testing.crash.promises import BookieMark, MarkKind, Promises, request
+from quire_testing.crash.promises import BookieMilestone, MilestoneKind, Promises, request
 from quire_testing.crash.recorder import RecordingFiles
 from quire_testing.kit.memory import MemoryFiles
 from quire_testing.kit.stepped import HurriedClock, StepClock, StepWorker
@@ -109,7 +109,7 @@ def entries_for(
 class _Waiting:
     """A response that is not out yet."""
 
-    event: BookieMark
+    event: BookieMilestone
 
 
 class BookieRun:
@@ -144,7 +144,7 @@ class BookieRun:
         self._wrapped = wrap(self.files)
         self._salt = 0
         self._deletes: list[int] = []
-        self._drops: list[BookieMark] = []
+        self._drops: list[BookieMilestone] = []
         self._lacs: dict[int, int] = {}
         self.answers: list[tuple[str, Answer]] = []
         self.make_worker: Callable[[], StepWorker] = StepWorker
@@ -161,7 +161,7 @@ class BookieRun:
             self._wrapped, self.config, worker=self.worker, seed=self._salt, clock=HurriedClock(LONG_AGO_MS)
         )
         self.ledgers = TurnedLedgers(self.storage, lambda: None)
-        self.files.mark(BookieMark(MarkKind.BOOKIE, text=identity.bookie_id))
+        self.files.milestone(BookieMilestone(MilestoneKind.BOOKIE, text=identity.bookie_id))
 
     def kill(self) -> None:
         """The process ends, and all that it had not written is lost; the page cache stays. Start another one."""
@@ -208,8 +208,10 @@ class BookieRun:
                 origin_term=origin, scheme=SCHEME_TERMS if origin else SCHEME_PLAIN,
             )
         )  # fmt: skip
-        asked = BookieMark(MarkKind.ASKED_ADD, ledger_id, tuple(entries), term=term, origin_term=origin)
-        self.files.mark(asked)
+        asked = BookieMilestone(
+            MilestoneKind.ASKED_ADD, ledger_id, tuple(entries), term=term, origin_term=origin
+        )
+        self.files.milestone(asked)
         known = NO_ENTRY if recovery else lac
         answer = self.ledgers.add(
             request(
@@ -223,7 +225,7 @@ class BookieRun:
             ),
             RunView.parse(body),
             self,
-            _Waiting(replace(asked, kind=MarkKind.ADDED, value=known)),
+            _Waiting(replace(asked, kind=MilestoneKind.ADDED, value=known)),
         )
         if answer is not Answer.OK:
             self.answers.append((str(asked), answer))
@@ -241,15 +243,15 @@ class BookieRun:
 
     def fence(self, ledger_id: int, *, term: int = 0) -> None:
         """Fence a ledger, as a recoverer does, or take a stream over in a term."""
-        self.files.mark(BookieMark(MarkKind.ASKED_FENCE, ledger_id, term=term))
-        event = BookieMark(MarkKind.FENCED, ledger_id, term=term)
+        self.files.milestone(BookieMilestone(MilestoneKind.ASKED_FENCE, ledger_id, term=term))
+        event = BookieMilestone(MilestoneKind.FENCED, ledger_id, term=term)
         self.ledgers.fence_then(request(Kind.READ, ledger_id, term=term), partial(self._answered, event))
 
     def truncate(self, ledger_id: int, first: int, *, term: int) -> None:
         """Truncate a stream, as a take-over does whose terms only fence: what earlier terms left from an id on goes."""
-        asked = BookieMark(MarkKind.ASKED_TRUNCATE, ledger_id, value=first, term=term)
-        self.files.mark(asked, weakens=True)
-        event = replace(asked, kind=MarkKind.TRUNCATED)
+        asked = BookieMilestone(MilestoneKind.ASKED_TRUNCATE, ledger_id, value=first, term=term)
+        self.files.milestone(asked, weakens=True)
+        event = replace(asked, kind=MilestoneKind.TRUNCATED)
         what = first, ID_MAX, NO_TERM
         self.ledgers.truncate(
             what, request(Kind.TRUNCATE, ledger_id, term=term), partial(self._answered, event)
@@ -270,7 +272,7 @@ class BookieRun:
 
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger, as the collector does; it counts as deleted when the disk has settled."""
-        self.files.mark(BookieMark(MarkKind.ASKED_DELETE, ledger_id), weakens=True)
+        self.files.milestone(BookieMilestone(MilestoneKind.ASKED_DELETE, ledger_id), weakens=True)
         self.ledgers.delete(ledger_id, DELETED_UNTIL_MS)
         self._deletes.append(ledger_id)
 
@@ -281,13 +283,13 @@ class BookieRun:
         for lsn, origin, entry_id, entry in left:
             if lsn <= through and first <= entry_id <= last:
                 dead.setdefault(origin, []).append((entry_id, entry))
-        marks = [
-            BookieMark(MarkKind.ASKED_DROP, ledger_id, tuple(some), origin_term=origin)
+        milestones = [
+            BookieMilestone(MilestoneKind.ASKED_DROP, ledger_id, tuple(some), origin_term=origin)
             for origin, some in dead.items()
         ]
-        for mark in marks:
-            self.files.mark(mark, weakens=True)
-        self._drops += [replace(mark, kind=MarkKind.DROPPED) for mark in marks]
+        for milestone in milestones:
+            self.files.milestone(milestone, weakens=True)
+        self._drops += [replace(milestone, kind=MilestoneKind.DROPPED) for milestone in milestones]
         self.storage.drop(ledger_id, first, last, through, self, None)
 
     def rot(self, ledger_id: int) -> None:
@@ -310,7 +312,7 @@ class BookieRun:
             for _, _, entry_id, entry in self._put[ledger_id]
             if one.first <= entry_id <= one.last
         ]
-        self.files.mark(BookieMark(MarkKind.ROTTED, ledger_id, tuple(rotten)), weakens=True)
+        self.files.milestone(BookieMilestone(MilestoneKind.ROTTED, ledger_id, tuple(rotten)), weakens=True)
         path = DIRECTORY / "segments" / f"{one.segment:016x}.seg"
         data = bytearray(self.memory.read_uncached(path, sector, SECTOR_BYTES))
         data[7] ^= 1
@@ -342,13 +344,13 @@ class BookieRun:
         """Shrink the tombstones of all ledgers whose deletion is durable, as the collector does at their time."""
         for ledger_ids in self.storage.housekeeping.shrink_tombstones(DELETED_UNTIL_MS):
             for ledger_id in ledger_ids:
-                self.files.mark(BookieMark(MarkKind.FORGOTTEN, ledger_id), weakens=True)
+                self.files.milestone(BookieMilestone(MilestoneKind.FORGOTTEN, ledger_id), weakens=True)
             self.ledgers.forget(ledger_ids)
 
-    def _answered(self, event: BookieMark, answer: Answer) -> None:
+    def _answered(self, event: BookieMilestone, answer: Answer) -> None:
         self.answers.append((str(event), answer))
         if answer is Answer.OK:
-            self.files.mark(event)
+            self.files.milestone(event)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -376,18 +378,18 @@ class BookieRun:
         for ledger_id in self._deletes:
             facts = self.storage.facts(ledger_id)
             if facts is not None and facts.deleted_until_ms:  # else a full disk refused it
-                self.files.mark(BookieMark(MarkKind.DELETED, ledger_id))
-        for mark in self._drops:
-            self.files.mark(mark)
+                self.files.milestone(BookieMilestone(MilestoneKind.DELETED, ledger_id))
+        for milestone in self._drops:
+            self.files.milestone(milestone)
         self._drops.clear()
         for ledger_id, lac in self._lacs.items():
             facts = self.storage.facts(ledger_id)
             if facts is not None and facts.lac >= lac:
-                self.files.mark(BookieMark(MarkKind.LAC, ledger_id, value=lac))
+                self.files.milestone(BookieMilestone(MilestoneKind.LAC, ledger_id, value=lac))
         self._deletes.clear()
         self._lacs.clear()
 
     @property
     def promises(self) -> Promises:
         """All that was said so far."""
-        return Promises(self.files.recording.marks)
+        return Promises(self.files.recording.milestones)

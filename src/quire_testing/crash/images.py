@@ -48,10 +48,10 @@ class Image:
     """One state.
 
     Attributes:
-        point: after how many operations the power was cut.
-        marks: how many of the recording's marks come before.
+        point: the crash point: after how many operations the power was cut.
+        milestones: how many of the recording's milestones come before.
         tree: names and contents.
-        events: the marks themselves.
+        events: the milestones themselves.
         after: the operations up to there.
         choice: what became of each slot and of each change of names.
         slots: the sectors that were on their way.
@@ -59,7 +59,7 @@ class Image:
     """
 
     point: int
-    marks: int
+    milestones: int
     tree: Tree
     events: tuple[Any, ...]
     after: Operation | None
@@ -174,13 +174,13 @@ class ImageBuilder:
             if states <= self._every
             else self._some(slots, len(longer), len(changes))
         )
-        marks = tuple(events)
+        milestones = tuple(events)
         for choice in chosen:
             yield Image(
                 point,
-                len(marks),
+                len(milestones),
                 _tree(disk, slots, longer, changes, choice),
-                marks,
+                milestones,
                 after,
                 choice,
                 slots,

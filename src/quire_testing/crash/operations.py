@@ -110,7 +110,7 @@ class Recording:
     operations: list[Operation] = field(default_factory=list)
 
     @property
-    def marks(self) -> list[Any]:
+    def milestones(self) -> list[Any]:
         """What was marked, in order."""
         return [one.what for one in self.operations if isinstance(one, Milestone)]
 
@@ -125,7 +125,7 @@ def said(operation: Operation) -> str:
         case Rename(old, new):
             return f"rename {old} to {new.rpartition('/')[2]}"
         case Milestone(what):
-            return f"mark {what}"
+            return f"milestone {what}"
         case MakeDirectory(path) | Remove(path) | SyncDirectory(path):
             return f"{_verb(operation)} {path}"
         case Resize(file, size):

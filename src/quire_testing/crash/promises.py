@@ -1,6 +1,6 @@
 """What a bookie has promised so far, and whether a bookie that started on a crash image keeps it.
 
-Promises are folded from the marks of a recording: what was asked for (it may have happened) and what was answered (it
+Promises are folded from the milestones of a recording: what was asked for (it may have happened) and what was answered (it
 must have). A bookie's responses are asked for as a reader and a writer would, through `bookie.ledgers`.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; `docs/crash-images.md`.
@@ -23,8 +23,8 @@ KEY = b"k" * 20
 READ_BYTES = 1 << 20
 
 
-class MarkKind(Enum):
-    """What a mark says."""
+class MilestoneKind(Enum):
+    """What a milestone says."""
 
     BOOKIE = "this is the bookie's id"
     ASKED_ADD = "these entries were sent"
@@ -43,13 +43,13 @@ class MarkKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class BookieMark:
-    """A mark of a bookie's run; `entries` are whole entries as they are stored, `value` a LAC or where a truncation begins.
+class BookieMilestone:
+    """A milestone of a bookie's run; `entries` are whole entries as they are stored, `value` a LAC or where a truncation begins.
 
     Of a stream, `term` is the sender's and `origin_term` the entries'.
     """
 
-    kind: MarkKind
+    kind: MilestoneKind
     ledger_id: int = -1
     entries: tuple[tuple[int, bytes], ...] = ()
     value: int = NO_ENTRY
@@ -116,25 +116,25 @@ class Promises:
         ledgers: by id.
     """
 
-    def __init__(self, events: Iterable[BookieMark] = ()) -> None:
+    def __init__(self, events: Iterable[BookieMilestone] = ()) -> None:
         self.bookie_id = ""
         self.ledgers: dict[int, LedgerPromise] = {}
         for event in events:
             self.add(event)
 
-    def add(self, event: BookieMark) -> None:
-        """Take one more mark."""
-        if event.kind is MarkKind.BOOKIE:
+    def add(self, event: BookieMilestone) -> None:
+        """Take one more milestone."""
+        if event.kind is MilestoneKind.BOOKIE:
             self.bookie_id = event.text
             return
         ledger = self.ledgers.setdefault(event.ledger_id, LedgerPromise())
-        if ledger.forgotten and event.kind in {MarkKind.ASKED_ADD, MarkKind.ASKED_FENCE}:
+        if ledger.forgotten and event.kind in {MilestoneKind.ASKED_ADD, MilestoneKind.ASKED_FENCE}:
             ledger = self.ledgers[event.ledger_id] = LedgerPromise()  # another ledger with its id
         match event.kind:
-            case MarkKind.ASKED_ADD:
+            case MilestoneKind.ASKED_ADD:
                 for entry_id, entry in event.entries:
                     ledger.send((event.origin_term, entry_id), entry)
-            case MarkKind.ADDED:
+            case MilestoneKind.ADDED:
                 for entry_id, entry in event.entries:
                     key = event.origin_term, entry_id
                     ledger.added[key] = entry
@@ -142,35 +142,35 @@ class Promises:
                     ledger.rotted.pop(key, None)
                 ledger.lac = max(ledger.lac, event.value)
                 ledger.term = max(ledger.term, event.term)
-            case MarkKind.ASKED_DROP:
+            case MilestoneKind.ASKED_DROP:
                 for entry_id, entry in event.entries:
                     key = event.origin_term, entry_id
                     if ledger.added.get(key) == entry:
                         del ledger.added[key]
                         ledger.rotted.pop(key, None)
-            case MarkKind.DROPPED:
+            case MilestoneKind.DROPPED:
                 for entry_id, entry in event.entries:
                     ledger.dropped.setdefault((event.origin_term, entry_id), []).append(entry)
-            case MarkKind.ROTTED:
+            case MilestoneKind.ROTTED:
                 for entry_id, entry in event.entries:
                     key = event.origin_term, entry_id
                     if ledger.added.get(key) == entry:
                         ledger.rotted[key] = ledger.added.pop(key)
-            case MarkKind.FENCED:
+            case MilestoneKind.FENCED:
                 ledger.fenced = ledger.fenced or not event.term
                 ledger.term = max(ledger.term, event.term)
-            case MarkKind.LAC:
+            case MilestoneKind.LAC:
                 ledger.lac = max(ledger.lac, event.value)
-            case MarkKind.ASKED_TRUNCATE:
+            case MilestoneKind.ASKED_TRUNCATE:
                 ledger.truncate(event.value, event.term)
-            case MarkKind.TRUNCATED:
+            case MilestoneKind.TRUNCATED:
                 ledger.truncated |= ledger.leaving.pop((event.value, event.term), set())
                 ledger.term = max(ledger.term, event.term)
-            case MarkKind.ASKED_DELETE:
+            case MilestoneKind.ASKED_DELETE:
                 ledger.deleting = True
-            case MarkKind.DELETED:
+            case MilestoneKind.DELETED:
                 ledger.deleted = True
-            case MarkKind.FORGOTTEN:
+            case MilestoneKind.FORGOTTEN:
                 ledger.deleted = ledger.forgotten = True
             case _:
                 pass

@@ -44,14 +44,14 @@ class CrashRecorder:
         self.directory = directory
         self.files = RecordingFiles(files, directory)
 
-    def mark(self, what: Any, *, weakens: bool = False) -> None:
+    def milestone(self, what: Any, *, weakens: bool = False) -> None:
         """Note what the code under test has acknowledged to its caller: from here on it must be kept.
 
         Args:
             what: anything; the judge gets it back.
             weakens: from here on less has to hold: something is about to be deleted.
         """
-        self.files.mark(what, weakens=weakens)
+        self.files.milestone(what, weakens=weakens)
 
     def images(self, *, every: int = 256, sample: int = 64, seed: int = 0) -> Iterator[Image]:
         """Each state that a power cut could have left so far (see `ImageBuilder`)."""

@@ -1,7 +1,7 @@
 """Records what a run does to its files: put it between a program and its `Files`.
 
 Everything passes through to the files below; what changed them is kept with its bytes, in the order in which the calls
-returned. `mark` puts into the same order what the program acknowledged. Calls may come from several threads.
+returned. `milestone` puts into the same order what the program acknowledged. Calls may come from several threads.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class RecordingFiles:
     Attributes:
         recording: so far.
         stop_at: raise `Stopped` instead of this operation, counted from 1; None never does.
-        steps: operations so far, marks not counted.
+        steps: operations so far, milestones not counted.
     """
 
     def __init__(self, files: Files, root: Path, *, start: Tree | None = None) -> None:
@@ -108,7 +108,7 @@ class RecordingFiles:
         self.stop_at: int | None = None
         self.steps = 0
 
-    def mark(self, what: Any, *, weakens: bool = False) -> None:
+    def milestone(self, what: Any, *, weakens: bool = False) -> None:
         """Note what the program tells others at this place in the order of operations.
 
         Args:
