@@ -20,7 +20,7 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.quorum import stripes_of_slot
-from quire.core.repair.marks import MarkReason, RepairMark
+from quire.core.repair.under_replicated_marks import MarkReason, UnderReplicatedMark
 from quire.env.real import RealClock
 from quire.metadata.repairs import RepairStore
 from support.java_peers import PATIENT, PATIENT_CLIENT, JavaClient, JavaPeers, own_peers
@@ -180,7 +180,7 @@ async def beside_each_other(peers: JavaPeers, folder: Path, each: int = EACH) ->
             short = next(each for each in ours.bookies if each.id not in fragment.ensemble)
             fragments = (replace(fragment, ensemble=(BookieId(short.id), *fragment.ensemble[1:])),)
             await client.ledger_store.write(replace(record, fragments=fragments), version)
-            hole = RepairMark(MarkReason.HOLE, BookieId(short.id), EntryRange(0, COUNT - 1), version, "", 0)
+            hole = UnderReplicatedMark(MarkReason.HOLE, BookieId(short.id), EntryRange(0, COUNT - 1), version, "", 0)
             await marks.mark(held, [hole])
             stood = await marks.marks(held)
 

@@ -1,4 +1,4 @@
-"""Marks of repair: Java's texts byte for byte, Quire's records back and forth, and what merging them may not lose."""
+"""Under-replicated marks: Java's texts byte for byte, Quire's records back and forth, and what merging them may not lose."""
 
 import json
 from dataclasses import replace
@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger.notes import EntryRange
-from quire.core.repair.marks import (
+from quire.core.repair.under_replicated_marks import (
     ANY_BOOKIE,
     MARKS_MAX,
     AwayCount,
     LedgerRepairs,
     MarkReason,
     RepairAttempts,
-    RepairMark,
     RepairWorkerState,
+    UnderReplicatedMark,
     WaitsFor,
     merged,
 )
@@ -56,7 +56,7 @@ def ranges(draw):
 
 
 MARKS = st.builds(
-    RepairMark,
+    UnderReplicatedMark,
     st.sampled_from(MarkReason),
     BOOKIES,
     ranges(),
@@ -157,7 +157,7 @@ def test_what_is_no_record_of_quires_is_named():
         decode_away(b"\xff", "b:1")
     with pytest.raises(CorruptMetadataError, match="worker w"):
         decode_worker(b"\xff", "w")
-    mark = RepairMark(MarkReason.HOLE, BookieId("b"), EntryRange(3, 2), 1, "", 1)
+    mark = UnderReplicatedMark(MarkReason.HOLE, BookieId("b"), EntryRange(3, 2), 1, "", 1)
     with pytest.raises(MisuseError, match=r"3\.\.2"):
         encode_repairs(LedgerRepairs((mark,)), 7)
     with pytest.raises(MisuseError, match="may be 64"):
@@ -182,7 +182,7 @@ def test_merged_marks_say_what_both_said_and_nothing_twice(known, more):
 def test_too_many_marks_become_longer_ranges_and_then_of_any_bookie():
     def holes(bookies, count):
         return [
-            RepairMark(MarkReason.HOLE, BookieId(f"b{b}"), EntryRange(10 * n, 10 * n), 1, "", n)
+            UnderReplicatedMark(MarkReason.HOLE, BookieId(f"b{b}"), EntryRange(10 * n, 10 * n), 1, "", n)
             for b in range(bookies)
             for n in range(count)
         ]

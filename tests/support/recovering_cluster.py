@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from quire.autorecovery.daemon import AutoRecovery
 from quire.client.config import ClientConfig
 from quire.core.ids import BookieId
-from quire.core.repair.marks import LedgerRepairs
+from quire.core.repair.under_replicated_marks import LedgerRepairs
 from quire.log.client import QuireClient
 from quire.metadata.memory import MemoryStore
 from quire.metadata.repairs import RepairStore, Stored

@@ -35,8 +35,8 @@ from quire.core.repair.audit_effects import (
     MissingMark,
     ReadBookies,
 )
-from quire.core.repair.marks import AwayCount
 from quire.core.repair.rules import RULES, RepairRules
+from quire.core.repair.under_replicated_marks import AwayCount
 from quire.metadata.bookies import COOKIES, PREFIX
 from quire.metadata.election import Election
 from quire.metadata.repairs import LOST_DELAY_S, RepairStore, Stored

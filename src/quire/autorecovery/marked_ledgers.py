@@ -3,7 +3,7 @@
 A mark is removed by the version that was listed, so that what was marked since stays, and is listed next time. Marks that
 cannot be read are named in the log once, and kept.
 
-Source: docs/protocol/repair-queue.md; docs/formats/metadata.md, "Marks of repair".
+Source: docs/protocol/repair-queue.md; docs/formats/metadata.md, "Under-replicated marks".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crc32c import crc32c
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, QuireError
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.repair.marks import ANY_BOOKIE, LedgerRepairs, MarkReason
+from quire.core.repair.under_replicated_marks import ANY_BOOKIE, LedgerRepairs, MarkReason
 from quire.core.repair.work_queue import SeenMark, seen_mark
 from quire.metadata.both_records import BothRecords
 from quire.metadata.repairs import RepairStore, Stored

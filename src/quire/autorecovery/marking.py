@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from quire.client.client import Client
 from quire.client.repairing.scrubbing import Finding
 from quire.core.ids import BookieId
-from quire.core.repair.marks import RepairMark
+from quire.core.repair.under_replicated_marks import UnderReplicatedMark
 from quire.metadata.repairs import RepairStore
 
 
 async def mark_findings(
     client: Client, ledger_id: int, bookie: str, findings: Iterable[Finding], name: str
-) -> list[RepairMark]:
+) -> list[UnderReplicatedMark]:
     """Mark what a bookie lacks, if it said so; the repair looks again.
 
     Args:

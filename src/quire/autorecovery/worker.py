@@ -23,10 +23,10 @@ from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, QuireError
 from quire.core.ids import BookieId
 from quire.core.repair.effects import RepairEnded, RepairReport
-from quire.core.repair.marks import RepairWorkerState
 from quire.core.repair.open_last_fragments import GRACE, GraceLimits, OpenLastFragments
 from quire.core.repair.rate import RepairRate
 from quire.core.repair.rules import RULES, RepairRules
+from quire.core.repair.under_replicated_marks import RepairWorkerState
 from quire.core.repair.work_queue import (
     LIMITS,
     BeginRepair,
@@ -168,7 +168,7 @@ class RepairWorker:
         due_ms = listing.due_ms(waiting=self.queue.waiting)
         if due_ms is not None and self._now_ms() >= due_ms:
             # In a task of its own: bookies that come and go are noticed while many marks are listed.
-            listing.task = asyncio.create_task(self._list(), name="list marks of repair")
+            listing.task = asyncio.create_task(self._list(), name="list under-replicated marks")
             listing.task.add_done_callback(lambda _: self._wake.set())
         await self._go_on()
 

@@ -1,4 +1,4 @@
-"""The keys of what Quire keeps besides logs and BookKeeper's own records, of marks of repair, and the list of all keys.
+"""The keys of what Quire keeps besides logs and BookKeeper's own records, of under-replicated marks, and the list of all keys.
 
 In ZooKeeper only those that begin with `underreplication/` lie under BookKeeper's paths, because they are BookKeeper's:
 Java's auditor takes every key under its `cookies` for a bookie.
@@ -99,7 +99,7 @@ def stream_name_key(name: str) -> str:
 
 
 def repairs_key(ledger_id: int) -> str:
-    """Of Quire's marks of repair of a ledger."""
+    """Of Quire's under-replicated marks of a ledger."""
     return REPAIRS + _digits(ledger_id)
 
 
@@ -114,7 +114,7 @@ def worker_key(name: str) -> str:
 
 
 def missing_key(ledger_id: int) -> str:
-    """Of BookKeeper's mark of a ledger whose bookies are lost."""
+    """Of BookKeeper's under-replicated mark of a ledger whose bookies are lost."""
     return MISSING + _digits(ledger_id)
 
 
@@ -187,7 +187,10 @@ KEYS: Final = Names(
                 "the client that raises the ids; not in memory", "clients that have ids ready; in etcd all"
             ),
         ),
-        f"{MISSING}<19 digits>": ("BookKeeper's mark of a ledger whose bookies are lost", _SHARED),
+        f"{MISSING}<19 digits>": (
+            "BookKeeper's under-replicated mark of a ledger whose bookies are lost",
+            _SHARED,
+        ),
         f"{LOCKS}<19 digits>": ("a registration: the worker that repairs the ledger", _SHARED),
         f"{AUDITORS}<19 digits>": ("a registration: a candidate for Java's auditor", _SHARED),
         DISABLE: ("is there while nothing is to be repaired", _OPERATOR),

@@ -92,7 +92,7 @@ class LedgerStore:
         self._clock = clock or RealClock()
 
     def repairs(self, name: str) -> RepairStore:
-        """Marks of repair in the same store; `name` is how people know who marks."""
+        """Under-replicated marks in the same store; `name` is how people know who marks."""
         return RepairStore(self._store, self._clock, name)
 
     async def next_id(self) -> LedgerId:
@@ -309,7 +309,7 @@ class LedgerStore:
         """Delete a ledger: in one transaction its record and its notes go, and a tombstone is made.
 
         Bookies drop the entries when they see the tombstone. A record that cannot be read can be deleted too; then the
-        tombstone names no token, and what bookies hold is kept until an operator has it dropped. Its marks of repair go with
+        tombstone names no token, and what bookies hold is kept until an operator has it dropped. Its under-replicated marks go with
         it, if the store responds: a worker that waits for something that will not come would not look again.
 
         Args:

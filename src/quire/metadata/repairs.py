@@ -1,11 +1,11 @@
-"""Marks of repair in a metadata store: what is to be put right, who does it, and how long bookies have been away.
+"""Under-replicated marks in a metadata store: what is to be put right, who does it, and how long bookies have been away.
 
 Two kinds of marks. BookKeeper's says which bookies of a ledger are lost; Java's auditors and workers share it. Quire's
 says what bookies lack that are there: Java's worker, which looks at the first and the last entry of a fragment only,
 would remove it unrepaired. A mark is advice: the program that acts on one looks first. Every change is a compare-and-swap, and a
 mark is removed by the version that was read, so that what was marked meanwhile stays.
 
-Source: `docs/formats/metadata.md`, "Marks of repair"; BookKeeper source, `ZkLedgerUnderreplicationManager`.
+Source: `docs/formats/metadata.md`, "Under-replicated marks"; BookKeeper source, `ZkLedgerUnderreplicationManager`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from quire.core.errors import (
 )
 from quire.core.ids import ID_MAX, BookieId, LedgerId
 from quire.core.ledger.notes import EntryRange
-from quire.core.repair.marks import (
+from quire.core.repair.under_replicated_marks import (
     AwayCount,
     LedgerRepairs,
     MarkReason,
     RepairAttempts,
-    RepairMark,
     RepairWorkerState,
+    UnderReplicatedMark,
     merged,
 )
 from quire.env.interfaces import Clock
@@ -131,7 +131,7 @@ class LedgerMarks(NamedTuple):
 
 
 class RepairStore:
-    """Marks of repair over a metadata store.
+    """Under-replicated marks over a metadata store.
 
     Args:
         store: the cluster's.
@@ -162,7 +162,7 @@ class RepairStore:
         return await self._merge(missing_key(ledger_id), ledger_id, decode_missing, encode_missing, change)
 
     async def missing(self, ledger_id: int) -> Stored[MissingBookies] | None:
-        """BookKeeper's mark of a ledger; None if there is none."""
+        """BookKeeper's under-replicated mark of a ledger; None if there is none."""
         found = await self._store.get(missing_key(ledger_id))
         return None if found is None else _stored(found, ledger_id, decode_missing)
 
@@ -178,7 +178,7 @@ class RepairStore:
 
     # --- what bookies lack that are there: Quire's marks -------------------------------------------------------------
 
-    async def mark(self, ledger_id: int, marks: Iterable[RepairMark]) -> int:
+    async def mark(self, ledger_id: int, marks: Iterable[UnderReplicatedMark]) -> int:
         """Add marks to those of a ledger.
 
         Returns:
@@ -217,7 +217,7 @@ class RepairStore:
             known = found or LedgerRepairs(())
             known_lost = {mark.bookie for mark in known.marks if mark.reason is MarkReason.GONE}
             more = [
-                RepairMark(MarkReason.GONE, bookie, everything, 0, self._name, now_ms)
+                UnderReplicatedMark(MarkReason.GONE, bookie, everything, 0, self._name, now_ms)
                 for bookie in bookies
                 if bookie not in known_lost
             ]

@@ -2,7 +2,7 @@
 
 Pure; the keys are in `metadata/keys.py`.
 
-Source: `docs/formats/metadata.md`, "Marks of repair".
+Source: `docs/formats/metadata.md`, "Under-replicated marks".
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger.notes import EntryRange
-from quire.core.repair.marks import (
+from quire.core.repair.under_replicated_marks import (
     MARKS_MAX,
     AwayCount,
     LedgerRepairs,
     MarkReason,
     RepairAttempts,
-    RepairMark,
     RepairWorkerState,
+    UnderReplicatedMark,
     WaitsFor,
 )
 from quire.wire.layout import FieldUse, Message
@@ -146,7 +146,7 @@ def decode_away(data: bytes, bookie: str) -> AwayCount:
     return AwayCount(BookieId(bookie), message.seconds, message.counted_by, unknown_of(message))
 
 
-def _message(mark: RepairMark, where: str) -> pb.RepairMark:
+def _message(mark: UnderReplicatedMark, where: str) -> pb.RepairMark:
     flaw = mark.entries.flaw()
     if flaw is not None:
         raise MisuseError(f"{where}: {flaw}")
@@ -164,7 +164,7 @@ def _message(mark: RepairMark, where: str) -> pb.RepairMark:
     return with_unknown(message, mark.unknown)
 
 
-def _mark(message: pb.RepairMark, where: str) -> RepairMark:
+def _mark(message: pb.RepairMark, where: str) -> UnderReplicatedMark:
     try:
         reason = MarkReason(message.reason)
     except ValueError:
@@ -178,7 +178,7 @@ def _mark(message: pb.RepairMark, where: str) -> RepairMark:
         raise corrupt(
             where, flaw or f"one was seen at {message.seen_ms} ms, version {message.record_version}"
         )
-    return RepairMark(
+    return UnderReplicatedMark(
         reason,
         BookieId(message.bookie),
         entries,
@@ -215,7 +215,7 @@ def _cut(text: str, length: int) -> str:
 
 
 def _of_ledger(ledger_id: int) -> str:
-    return f"the marks of repair of ledger {ledger_id}"
+    return f"the under-replicated marks of ledger {ledger_id}"
 
 
 def _of_worker(name: str) -> str:
@@ -231,7 +231,7 @@ _WORKER: Final = FieldUse("the worker", "operators' commands")
 _AUDITOR: Final = FieldUse("the auditor", "auditors")
 
 REPAIRS_FIELDS: Final = Message(
-    "Marks of repair of a ledger",
+    "Under-replicated marks of a ledger",
     pb.LedgerRepairs.DESCRIPTOR,
     dict.fromkeys(("format_version", "ledger_id", "marks"), _MARKER) | {"attempts": _WORKER},
 )
@@ -246,7 +246,7 @@ WORKER_FIELDS: Final = Message(
     dict.fromkeys(("format_version", "name", "ledgers", "bytes", "bytes_per_s", "ledgers_per_hour"), _WORKER),
 )
 MARK_FIELDS: Final = Message(
-    "One mark of repair",
+    "One under-replicated mark",
     pb.RepairMark.DESCRIPTOR,
     dict.fromkeys(("reason", "bookie", "entries", "record_version", "seen_by", "seen_ms"), _MARKER),
 )

@@ -119,7 +119,7 @@ def _parsed(kind: type[M], data: bytes, where: str) -> M:
 
 _MARKER: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and Java's")
 MISSING_FIELDS: Final = Message(
-    "BookKeeper's mark of a ledger (text)",
+    "BookKeeper's under-replicated mark of a ledger (text)",
     pb.UnderreplicatedLedgerFormat.DESCRIPTOR,
     {"replica": _MARKER, "ctime": _MARKER},
 )

@@ -20,8 +20,8 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.stripes import BookieStripes, HeldInterval, bookie_stripes, not_held
 from quire.core.repair.audit_effects import AuditLimits
-from quire.core.repair.marks import MarkReason
 from quire.core.repair.open_last_fragments import GraceLimits
+from quire.core.repair.under_replicated_marks import MarkReason
 from quire.core.repair.work_queue import QueueLimits
 from quire.log.client import QuireClient
 from quire_testing.sim.responses import answer

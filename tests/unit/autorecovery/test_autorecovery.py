@@ -21,7 +21,7 @@ from quire.core.ledger.metadata import LedgerState
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.audit_effects import AuditLimits
 from quire.core.repair.effects import LIMITS
-from quire.core.repair.marks import MarkReason, RepairMark, WaitsFor
+from quire.core.repair.under_replicated_marks import MarkReason, UnderReplicatedMark, WaitsFor
 from quire.core.repair.work_queue import MarkStatus
 from quire.env.yielding import Entrance, YieldMachine
 from quire.metadata.keys import missing_key
@@ -308,7 +308,7 @@ def test_a_hole_that_somebody_saw_is_filled() -> None:
         ledger = cluster.written()
         assert "b2" in cluster.named(ledger)
         cluster.restart("b2")
-        hole = RepairMark(MarkReason.HOLE, cluster.id_of("b2"), EntryRange(0, 9), 1, "somebody", 0)
+        hole = UnderReplicatedMark(MarkReason.HOLE, cluster.id_of("b2"), EntryRange(0, 9), 1, "somebody", 0)
         cluster.run(cluster.marks.mark(ledger, [hole]))
         assert not cluster.all_whole([ledger])
         cluster.recover()

@@ -22,7 +22,7 @@ from quire.core.ledger.guarantee import GIVEN_UP, GUARANTEED, KEPT
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.effects import RepairOutcome
-from quire.core.repair.marks import ANY_BOOKIE, MarkReason
+from quire.core.repair.under_replicated_marks import ANY_BOOKIE, MarkReason
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.ledgers import ledger_key

@@ -24,7 +24,7 @@ from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.stripes import BookieStripes, bookie_stripes
 from quire.core.repair.effects import RepairOutcome
-from quire.core.repair.marks import LedgerRepairs, MarkReason, WaitsFor
+from quire.core.repair.under_replicated_marks import LedgerRepairs, MarkReason, WaitsFor
 from quire.metadata.repairs import Stored
 from quire.wire.entry import Entry
 from quire.wire.requests import AddRun

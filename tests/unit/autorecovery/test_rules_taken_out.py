@@ -14,7 +14,7 @@ from quire.core.errors import QuireError
 from quire.core.ids import LedgerId
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.audit_effects import AuditLimits
-from quire.core.repair.marks import MarkReason, RepairMark
+from quire.core.repair.under_replicated_marks import MarkReason, UnderReplicatedMark
 from quire.metadata.repairs import RepairStore, Stored
 from quire_testing.explorer.patches import applied
 from support.audited_cluster import SHORT_LISTING_IS_AN_AUDIT
@@ -28,8 +28,8 @@ async def whatever_its_version(self: RepairStore, key: str, found: Stored[Any]) 
     return found.flaw is None
 
 
-def hole(cluster: RecoveringCluster, bookie: str) -> RepairMark:
-    return RepairMark(MarkReason.HOLE, cluster.id_of(bookie), EntryRange(0, 9), 1, "somebody", 0)
+def hole(cluster: RecoveringCluster, bookie: str) -> UnderReplicatedMark:
+    return UnderReplicatedMark(MarkReason.HOLE, cluster.id_of(bookie), EntryRange(0, 9), 1, "somebody", 0)
 
 
 def marked_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, bool]:

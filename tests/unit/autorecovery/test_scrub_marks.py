@@ -16,7 +16,7 @@ from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.stripes import bookie_stripes
-from quire.core.repair.marks import MarkReason, RepairMark
+from quire.core.repair.under_replicated_marks import MarkReason, UnderReplicatedMark
 from support.recovering_cluster import RecoveringCluster, recovering_cluster
 
 MARKED = {
@@ -31,7 +31,7 @@ MARKED = {
 @pytest.mark.parametrize("verdict", MARKED)
 def test_what_a_bookie_said_is_marked_and_what_it_did_not_say_is_not(verdict: CopyVerdict) -> None:
     reason, bookie = MARKED[verdict], BookieId("b")
-    wanted = reason and RepairMark(reason, bookie, EntryRange(3, 7), 2, "", 9)
+    wanted = reason and UnderReplicatedMark(reason, bookie, EntryRange(3, 7), 2, "", 9)
     assert Finding(3, 7, verdict, "TIMED_OUT").mark(bookie, 2, 9) == wanted
 
 

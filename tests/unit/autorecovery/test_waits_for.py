@@ -17,7 +17,13 @@ from quire.core.ids import LedgerId
 from quire.core.ledger.metadata import LedgerState
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.effects import Loss, RepairEnded
-from quire.core.repair.marks import MarkReason, RepairAttempts, RepairMark, RepairWorkerState, WaitsFor
+from quire.core.repair.under_replicated_marks import (
+    MarkReason,
+    RepairAttempts,
+    RepairWorkerState,
+    UnderReplicatedMark,
+    WaitsFor,
+)
 from quire.core.repair.work_queue import LIMITS, QueueLimits
 from quire.metadata.keys import missing_key
 from support.recovering_cluster import RecoveringCluster, recovering_cluster
@@ -268,7 +274,7 @@ def test_where_nothing_can_be_copied_the_ledger_is_deleted() -> None:
             (fragment,) = record.fragments
             fragments = (replace(fragment, ensemble=(cluster.id_of(other),)),)
             await cluster.client.ledger_store.write(replace(record, fragments=fragments), version)
-            seen = RepairMark(MarkReason.HOLE, cluster.id_of(other), EntryRange(0, 9), version, "", 0)
+            seen = UnderReplicatedMark(MarkReason.HOLE, cluster.id_of(other), EntryRange(0, 9), version, "", 0)
             await cluster.marks.mark(ledger, [seen])
 
         cluster.run(name_another_bookie())

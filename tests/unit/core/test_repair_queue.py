@@ -15,7 +15,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.effects import RepairOutcome, RepairReport
-from quire.core.repair.marks import WaitsFor
+from quire.core.repair.under_replicated_marks import WaitsFor
 from quire.core.repair.work_queue import (
     LIMITS,
     BeginRepair,

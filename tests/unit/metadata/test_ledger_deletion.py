@@ -9,7 +9,7 @@ import pytest
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, NoSuchLedgerError
 from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
 from quire.core.ledger.notes import EntryRange
-from quire.core.repair.marks import MarkReason, RepairMark
+from quire.core.repair.under_replicated_marks import MarkReason, UnderReplicatedMark
 from quire.metadata.keys import TOMBSTONES, missing_key, tombstone_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
@@ -182,14 +182,14 @@ async def test_pages_of_tombstones_leave_out_what_names_no_ledger():
     assert await tombstone_of(ledgers, 7) is None
 
 
-# --- marks of repair ----------------------------------------------------------------------------------------------
+# --- under-replicated marks ----------------------------------------------------------------------------------------------
 
 
 async def marked(store, ledger_id):
     """Marks of both kinds, and a look at what is there of them."""
     marks = LedgerStore(store).repairs("a test")
     await marks.mark_missing(ledger_id, ["a"])
-    await marks.mark(ledger_id, [RepairMark(MarkReason.HOLE, "b", EntryRange(0, 9), 1, "", 0)])
+    await marks.mark(ledger_id, [UnderReplicatedMark(MarkReason.HOLE, "b", EntryRange(0, 9), 1, "", 0)])
     return marks
 
 

@@ -67,7 +67,7 @@ def test_what_is_no_layout_is_refused():
 
 
 def test_every_znode_of_a_used_cluster_is_a_key_or_none():
-    """Ledgers, bookies, cookies and marks of repair are keys; what belongs to Java alone is not."""
+    """Ledgers, bookies, cookies and under-replicated marks are keys; what belongs to Java alone is not."""
     paths = KeyPaths("/ledgers", ZookeeperLayout.HIERARCHICAL)
     keys = {node["path"]: paths.key(node["path"]) for node in TREE}
     for path, key in keys.items():

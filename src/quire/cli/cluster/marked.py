@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quire.cli.console.output import counted, human_bytes, human_duration
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
-from quire.core.repair.marks import WaitsFor
 from quire.core.repair.rate import seconds_left
+from quire.core.repair.under_replicated_marks import WaitsFor
 from quire.core.repair.work_queue import LIMITS, seen_mark
 
 if TYPE_CHECKING:
     from quire.core.ledger.metadata import LedgerMetadata
-    from quire.core.repair.marks import LedgerRepairs
+    from quire.core.repair.under_replicated_marks import LedgerRepairs
     from quire.metadata.both_records import BothRecords
     from quire.metadata.repairs import RepairStore, Stored
     from quire.wire.underreplication import MissingBookies

@@ -15,7 +15,7 @@ from typing import Final
 from quire.core.errors import QuireError
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
-from quire.core.repair.marks import ANY_BOOKIE, MarkReason, RepairMark
+from quire.core.repair.under_replicated_marks import ANY_BOOKIE, MarkReason, UnderReplicatedMark
 from quire.env.interfaces import Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.records import RecordStore
@@ -49,7 +49,9 @@ async def mark_pending_replication(
     for mark in known.mark.marks if known is not None and known.mark is not None else ():
         if (mark.reason, mark.bookie, mark.entries) == (MarkReason.HOLE, ANY_BOOKIE, wanted):
             return False
-    await marks.mark(record.ledger_id, [RepairMark(MarkReason.HOLE, ANY_BOOKIE, wanted, version, "", now_ms)])
+    await marks.mark(
+        record.ledger_id, [UnderReplicatedMark(MarkReason.HOLE, ANY_BOOKIE, wanted, version, "", now_ms)]
+    )
     return True
 
 

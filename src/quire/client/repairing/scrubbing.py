@@ -28,7 +28,7 @@ from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.quorum import told_through
 from quire.core.ledger.stripes import BookieStripes, HeldInterval, not_held
 from quire.core.ledger.terms import needs_of
-from quire.core.repair.marks import MarkReason, RepairMark
+from quire.core.repair.under_replicated_marks import MarkReason, UnderReplicatedMark
 from quire.wire.entries import Entries
 from quire.wire.native_bodies import ANY_TERM
 from quire.wire.responses import ReadReply
@@ -72,7 +72,7 @@ class Finding:
     verdict: CopyVerdict
     detail: str = ""
 
-    def mark(self, bookie: BookieId, record_version: int, now_ms: int) -> RepairMark | None:
+    def mark(self, bookie: BookieId, record_version: int, now_ms: int) -> UnderReplicatedMark | None:
         """What a worker is to look at; None where nothing is to be copied, or the bookie did not say it.
 
         Args:
@@ -86,7 +86,9 @@ class Finding:
             reason = _MARKED[self.verdict]
         else:
             return None
-        return RepairMark(reason, bookie, EntryRange(self.first, self.last), record_version, "", now_ms)
+        return UnderReplicatedMark(
+            reason, bookie, EntryRange(self.first, self.last), record_version, "", now_ms
+        )
 
 
 @dataclass(slots=True)

@@ -28,8 +28,8 @@ from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import fewest_copies
 from quire.core.repair.effects import RepairOutcome, RepairReport
-from quire.core.repair.marks import RepairAttempts, WaitsFor
 from quire.core.repair.rules import RULES, RepairRules
+from quire.core.repair.under_replicated_marks import RepairAttempts, WaitsFor
 from quire.core.state_table import StateTable
 
 

@@ -215,7 +215,7 @@ class KeyPaths:
         return self.layout is ZookeeperLayout.LEGACY_HIERARCHICAL and ledger_id >= SHORT_ID_END
 
     def mark(self, ledger_id: int) -> str:
-        """The path of BookKeeper's mark of a ledger."""
+        """The path of BookKeeper's under-replicated mark of a ledger."""
         return "/".join((self.marks, *_cut(f"{ledger_id:016x}", _MARK_CUTS), f"{MARK}{ledger_id:010d}"))
 
     def ledger_folders(self, names: tuple[str, ...]) -> ChildSpan | None:

@@ -1,9 +1,9 @@
-"""Marks of ledgers that want a repair, as the metadata store keeps them: advice, which is checked before anything is copied.
+"""Under-replicated marks, as the metadata store keeps them: advice, which is checked before anything is copied.
 
 BookKeeper's own mark says which bookies of a ledger are lost, and nothing else. Here is Quire's: which entries a bookie
 that is there lacks, knows to be damaged, or cannot speak of, and which bookies of a stream are lost. Pure.
 
-Source: `docs/formats/metadata.md`, "Marks of repair".
+Source: `docs/formats/metadata.md`, "Under-replicated marks".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MarkReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RepairMark:
+class UnderReplicatedMark:
     """What one client saw.
 
     Attributes:
@@ -99,7 +99,7 @@ class RepairAttempts:
 class LedgerRepairs:
     """Quire's marks of one ledger, and what the last attempt left. `unknown`: fields of later versions."""
 
-    marks: tuple[RepairMark, ...]
+    marks: tuple[UnderReplicatedMark, ...]
     unknown: bytes = b""
     attempts: RepairAttempts | None = None
 
@@ -139,7 +139,9 @@ class AwayCount:
     unknown: bytes = b""
 
 
-def merged(known: Iterable[RepairMark], more: Iterable[RepairMark]) -> tuple[RepairMark, ...]:
+def merged(
+    known: Iterable[UnderReplicatedMark], more: Iterable[UnderReplicatedMark]
+) -> tuple[UnderReplicatedMark, ...]:
     """Marks that say what both say, in a fixed order, at most `MARKS_MAX`; a longer range may say more.
 
     Ranges of one reason and bookie that meet are one, with what was seen last. When there are too many, those of one
@@ -153,14 +155,14 @@ def merged(known: Iterable[RepairMark], more: Iterable[RepairMark]) -> tuple[Rep
     return tuple(found)
 
 
-def _order(mark: RepairMark) -> tuple[str, int, int, int, EntryRange]:
+def _order(mark: UnderReplicatedMark) -> tuple[str, int, int, int, EntryRange]:
     entries = mark.entries
     return mark.bookie, mark.reason.value, entries.period, entries.stripes, entries
 
 
-def _joined(marks: Iterable[RepairMark]) -> list[RepairMark]:
+def _joined(marks: Iterable[UnderReplicatedMark]) -> list[UnderReplicatedMark]:
     """Ranges of one kind that overlap or follow each other become one."""
-    found: list[RepairMark] = []
+    found: list[UnderReplicatedMark] = []
     for mark in sorted(marks, key=_order):
         last = found[-1] if found else None
         if (
@@ -175,9 +177,9 @@ def _joined(marks: Iterable[RepairMark]) -> list[RepairMark]:
     return found
 
 
-def _covering(marks: Iterable[RepairMark]) -> list[RepairMark]:
+def _covering(marks: Iterable[UnderReplicatedMark]) -> list[UnderReplicatedMark]:
     """One range over all of each reason and bookie."""
-    groups: defaultdict[tuple[str, MarkReason], list[RepairMark]] = defaultdict(list)
+    groups: defaultdict[tuple[str, MarkReason], list[UnderReplicatedMark]] = defaultdict(list)
     for mark in marks:
         groups[mark.bookie, mark.reason].append(mark)
     return [
@@ -186,7 +188,7 @@ def _covering(marks: Iterable[RepairMark]) -> list[RepairMark]:
     ]
 
 
-def _union(group: Iterable[RepairMark], entries: EntryRange) -> RepairMark:
+def _union(group: Iterable[UnderReplicatedMark], entries: EntryRange) -> UnderReplicatedMark:
     """These marks as one; what was seen last is kept, and the fields of later versions are that mark's."""
     newest = max(group, key=lambda mark: (mark.seen_ms, mark.record_version, mark.seen_by))
     return replace(newest, entries=entries)

@@ -1,4 +1,4 @@
-"""Marks of repair on every driver; on ZooKeeper the bytes and places are those of Java's auditors and workers."""
+"""Under-replicated marks on every driver; on ZooKeeper the bytes and places are those of Java's auditors and workers."""
 
 import asyncio
 
@@ -7,7 +7,13 @@ import pytest
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MisuseError
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger.notes import EntryRange
-from quire.core.repair.marks import MarkReason, RepairAttempts, RepairMark, RepairWorkerState, WaitsFor
+from quire.core.repair.under_replicated_marks import (
+    MarkReason,
+    RepairAttempts,
+    RepairWorkerState,
+    UnderReplicatedMark,
+    WaitsFor,
+)
 from quire.metadata.keys import away_key, ledger_of, missing_key, repairs_key, worker_key
 from quire.metadata.repairs import LOST_DELAY_S, RepairStore
 from quire.metadata.store import VersionConflictError
@@ -23,7 +29,7 @@ def marks_of(store, name="auditor"):
 
 
 def hole(first, last, bookie=A, seen_ms=1):
-    return RepairMark(MarkReason.HOLE, bookie, EntryRange(first, last), 4, "", seen_ms)
+    return UnderReplicatedMark(MarkReason.HOLE, bookie, EntryRange(first, last), 4, "", seen_ms)
 
 
 async def test_marks_of_gone_bookies_are_merged_listed_in_order_and_removed_by_what_was_read(a, b):
