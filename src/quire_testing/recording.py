@@ -239,7 +239,7 @@ async def _scan_slot(
     client: Client,
     record: LedgerMetadata,
     access: LedgerAccess,
-    place: tuple[int, Any],
+    member: tuple[int, Any],
     entries: tuple[int, int],
 ) -> tuple[bool, int]:
     """One bookie's copies of one fragment.
@@ -247,7 +247,7 @@ async def _scan_slot(
     Returns:
         Whether it reported all of them, and how many it has.
     """
-    slot, bookie = place
+    slot, bookie = member
     first, last = entries
     stripes = stripes_of_slot(slot, record.ensemble_size, record.write_quorum)
     copies = 0

@@ -23,7 +23,7 @@ from quire.wire.bundles import PART, decode_parts, open_bundle
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Kind
 from quire.wire.native_bodies import LacItem
-from quire.wire.run import SCHEME_TERMS, RunPlace, RunView, checksum, encode_run
+from quire.wire.run import SCHEME_TERMS, RunLocation, RunView, checksum, encode_run
 from support.hostile_frames import ABSURD
 from support.hostile_inputs import bundle
 from support.hostile_worlds import ACCESS, LEDGER, a_run
@@ -54,7 +54,7 @@ def good() -> list[tuple[str, bytes, Decode]]:
     held = [HeldInterval(0, 9, 1, 1, 3), HeldInterval(10, 40, 5, 7, 3)]
     runs = joined(b.encode_runs([a_run(0, 3), a_run(8, 9)]))
     told = b.encode_read_fields(9, [(4, 4), (6, 7)], [(6, 7)], 5)
-    places = b.encode_places([RunPlace("/d/1.seg", 4096, 70_000, 5, 3)])
+    locations = b.encode_locations([RunLocation("/d/1.seg", 4096, 70_000, 5, 3)])
     item = LacItem(LEDGER, 7, 5, 0, 3, bytes(range(20)))
     mac = item._replace(digest_type=2, body=EntryDigest(DigestType.HMAC, b"").lac_body(LEDGER, 5))
     hello = native_hello.Hello("cluster", "bookie", 1, 2, 77, "sasl", b"auth")
@@ -78,7 +78,7 @@ def good() -> list[tuple[str, bytes, Decode]]:
         ("answer to ADD_BUNDLE", PART.pack(0, 2, 0, 1) + PART.pack(2, 1, Answer.FENCED, 0), lambda body: decode_parts(body, 3)),
         ("answer to WRITE_LACS", b.encode_refused_lacs([(5, Answer.DELETED)]), b.decode_refused_lacs),
         ("entries", told + runs, b.decode_entries),
-        ("places", told + places + runs, partial(b.decode_entries, placed=True)),
+        ("places", told + locations + runs, partial(b.decode_entries, located=True)),
         ("READ_LAC", joined(b.encode_lac_body(b"lac", b"entry", 3, 4)), b.decode_lac_body),
         ("held", b.encode_held(held, 50), lambda body: b.decode_held(body, 0)),
         ("INFO", native_info.encode_info({"limbo": True, "doubt_ranges": [[1, 2]]}), native_info.decode_info),
@@ -116,13 +116,15 @@ def largest() -> list[tuple[str, bytes, Decode]]:
     far = 2**62
     pairs = [(far + 2 * number, far + 2 * number) for number in range(b.INTERVALS_MAX)]
     others = [(far + 2 * number + 1, far + 2 * number + 1) for number in range(b.INTERVALS_MAX)]
-    places = [RunPlace(f"/directory/segments/{n:016x}.seg", far, 8000, n, far) for n in range(b.PLACES_MAX)]
+    locations = [
+        RunLocation(f"/directory/segments/{n:016x}.seg", far, 8000, n, far) for n in range(b.LOCATIONS_MAX)
+    ]
     held = [HeldInterval(far + n, far + n, 64, 2**63, far) for n in range(2 * b.PAGE_INTERVALS)]
     items = [LacItem(far + n, far, far, far, 2, bytes(20), bytes(36)) for n in range(b.LACS_MAX)]
     told = b.encode_read_fields(0, [], [])
     return [
         ("unknown and damaged", b.encode_read_fields(0, others + pairs, pairs), b.decode_entries),
-        ("places", told + b.encode_places(places), partial(b.decode_entries, placed=True)),
+        ("places", told + b.encode_locations(locations), partial(b.decode_entries, located=True)),
         ("held", b.encode_held(held), lambda body: b.decode_held(body, 0)),
         ("WRITE_LACS", encode_lacs(items), b.decode_lacs),
     ]  # fmt: skip

@@ -180,7 +180,9 @@ async def beside_each_other(peers: JavaPeers, folder: Path, each: int = EACH) ->
             short = next(each for each in ours.bookies if each.id not in fragment.ensemble)
             fragments = (replace(fragment, ensemble=(BookieId(short.id), *fragment.ensemble[1:])),)
             await client.ledger_store.write(replace(record, fragments=fragments), version)
-            hole = UnderReplicatedMark(MarkReason.HOLE, BookieId(short.id), EntryRange(0, COUNT - 1), version, "", 0)
+            hole = UnderReplicatedMark(
+                MarkReason.HOLE, BookieId(short.id), EntryRange(0, COUNT - 1), version, "", 0
+            )
             await marks.mark(held, [hole])
             stood = await marks.marks(held)
 

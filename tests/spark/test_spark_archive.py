@@ -70,7 +70,7 @@ async def describe(client):
 
 
 def places(cluster):
-    return [item.place.name for item in cluster.run(describe).items]
+    return [item.location.name for item in cluster.run(describe).items]
 
 
 def test_rows_stay_when_ledgers_become_files_and_damage_is_named(spark, orders, tmp_path, setting):

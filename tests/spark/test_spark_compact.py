@@ -118,7 +118,7 @@ def test_whoever_reads_or_copies_a_compacted_log_finds_what_stayed(spark, edits,
     for later in (1, 3):
         filed = archive.plan(edits.uri, "edits", root, now_ms=NOW + later * DAY)
         assert archive.run(spark, filed, str(tmp_path / "archive")).refused == []
-    assert edits.run(describe).items[0].place.name == "ARCHIVE"
+    assert edits.run(describe).items[0].location.name == "ARCHIVE"
     assert rows(spark, edits) == after
 
 

@@ -67,7 +67,7 @@ class BookieConfig:
             clients that have not yet shown who they are, or asked anything.
         security: what it asks of clients: TLS, certificates, passwords.
         opening_seconds: how long a client may take until it is through with TLS and its password.
-        short_circuit_reads: clients on this machine get the places of long runs, and read them there if they can open
+        short_circuit_reads: clients on this machine get the locations of long runs, and read them there if they can open
             the files: nothing is copied twice, and this bookie has time for others.
         id_from_address: a new directory's id is the announced host:port, which Java clients before 4.12 need. Such a bookie
             stays at its address, and an emptied directory cannot have its id again.
@@ -149,7 +149,7 @@ class BookieConfig:
 
         A path that is not UTF-8 cannot be sent to a client.
         """
-        directory = os.path.abspath(self.directory)  # noqa: PTH100 - as the places of runs are named
+        directory = os.path.abspath(self.directory)  # noqa: PTH100 - as the locations of runs are named
         try:
             directory.encode()
         except UnicodeEncodeError:

@@ -11,7 +11,7 @@ LedgerId = NewType("LedgerId", int)
 """A ledger's id, 0 .. 2**63 - 1."""
 
 EntryId = NewType("EntryId", int)
-"""An entry's place in its ledger, from 0, without gaps; `NO_ENTRY` (-1) means "none"."""
+"""An entry's index in its ledger, from 0, without gaps; `NO_ENTRY` (-1) means "none"."""
 
 Slot = NewType("Slot", int)
 """A position in an ensemble, 0 .. E - 1."""

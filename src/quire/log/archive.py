@@ -1,6 +1,6 @@
 """Archived records of a log: one Parquet file a stretch of offsets, checked wherever it is read.
 
-The file is plain Parquet, for every engine. Its footer carries a manifest with the offsets, places and checksums of its
+The file is plain Parquet, for every engine. Its footer carries a manifest with the offsets, locations and checksums of its
 row groups; the footer's digest is in the file's name and in the log's list. So a reader that knows the list checks the
 few bytes that it reads, and an object that was changed, truncated or replaced is detected. Prose:
 `docs/formats/archive.md`.
@@ -96,7 +96,7 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchivePlace:
+class ArchiveLocation:
     """Where a stretch of a log is archived, and what must be there.
 
     Attributes:
@@ -232,11 +232,11 @@ class _Window(io.RawIOBase):
 class ArchiveFile:
     """A file whose footer is what the log's list says. Made by `open_archive`."""
 
-    def __init__(self, place: ArchivePlace, source: pa.NativeFile, size: int, footer: bytes) -> None:
-        self.place = place
+    def __init__(self, location: ArchiveLocation, source: pa.NativeFile, size: int, footer: bytes) -> None:
+        self.location = location
         self._source, self._size = source, size
         self._metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
-        self.manifest = _manifest(place, self._metadata)
+        self.manifest = _manifest(location, self._metadata)
 
     def read(self, number: int, columns: Sequence[str]) -> pa.Table:
         """Some columns of one row group.
@@ -250,19 +250,19 @@ class ArchiveFile:
             self._source.seek(group.start)
             data = self._source.read(group.end - group.start)
         except OSError as error:
-            raise _unread(self.place, error) from error
+            raise _unread(self.location, error) from error
         if len(data) != group.end - group.start or crc32c(data) != group.crc32c:
             raise ArchiveLostError(
-                f"archive file {self.place.path}: row group {number} (offsets {group.first} to {group.next - 1}) differs "
+                f"archive file {self.location.path}: row group {number} (offsets {group.first} to {group.next - 1}) differs "
                 "from its checksum",
-                path=self.place.path,
+                path=self.location.path,
             )
         window = pa.PythonFile(_Window(self._size, group.start, data), "r")
         file = pq.ParquetFile(window, metadata=self._metadata)
         return file.read_row_group(number, columns=list(columns), use_threads=False)
 
 
-def open_archive(place: ArchivePlace) -> ArchiveFile:
+def open_archive(location: ArchiveLocation) -> ArchiveFile:
     """Open a file and check its footer.
 
     Raises:
@@ -271,33 +271,35 @@ def open_archive(place: ArchivePlace) -> ArchiveFile:
     """
     try:
         system, path = (
-            fs.FileSystem.from_uri(place.path) if "://" in place.path else (fs.LocalFileSystem(), place.path)
+            fs.FileSystem.from_uri(location.path)
+            if "://" in location.path
+            else (fs.LocalFileSystem(), location.path)
         )
-        source = _opened(system, path, place)
+        source = _opened(system, path, location)
         size, footer = read_footer(source)
     except OSError as error:
-        raise _unread(place, error) from error
-    if footer_digest(footer) != place.digest:
+        raise _unread(location, error) from error
+    if footer_digest(footer) != location.digest:
         raise ArchiveLostError(
-            f"archive file {place.path}: its footer differs from the one recorded in the log's list",
-            path=place.path,
+            f"archive file {location.path}: its footer differs from the one recorded in the log's list",
+            path=location.path,
         )
-    return ArchiveFile(place, source, size, footer)
+    return ArchiveFile(location, source, size, footer)
 
 
-def _opened(system: fs.FileSystem, path: str, place: ArchivePlace) -> pa.NativeFile:
+def _opened(system: fs.FileSystem, path: str, location: ArchiveLocation) -> pa.NativeFile:
     """The file; one that is missing is lost only if the directory of the log's files is there: else a disk may be away."""
     try:
         return system.open_input_file(path)
     except FileNotFoundError as error:
         system.get_file_info(fs.FileSelector(path.rpartition("/")[0]))
         raise ArchiveLostError(
-            f"archive file {place.path} is missing from its directory", path=place.path
+            f"archive file {location.path} is missing from its directory", path=location.path
         ) from error
 
 
-def _unread(place: ArchivePlace, error: OSError) -> ArchiveError:
-    return ArchiveError(f"archive file {place.path} cannot be read: {error}", path=place.path)
+def _unread(location: ArchiveLocation, error: OSError) -> ArchiveError:
+    return ArchiveError(f"archive file {location.path} cannot be read: {error}", path=location.path)
 
 
 def read_footer(source: pa.NativeFile) -> tuple[int, bytes]:
@@ -317,12 +319,12 @@ def footer_digest(footer: bytes) -> bytes:
     return hashlib.blake2b(footer, digest_size=DIGEST_BYTES).digest()
 
 
-def _manifest(place: ArchivePlace, metadata: pq.FileMetaData) -> Manifest:
+def _manifest(location: ArchiveLocation, metadata: pq.FileMetaData) -> Manifest:
     """The manifest of a footer whose digest is right: it is what some Quire wrote."""
     parsed = json.loads((metadata.metadata or {}).get(MANIFEST_KEY, b"{}"))
-    if parsed.get("v") != VERSION or parsed["log_id"] != place.log_id:
+    if parsed.get("v") != VERSION or parsed["log_id"] != location.log_id:
         raise ArchiveError(
-            f"archive file {place.path}: its manifest has version {parsed.get('v')} and is of log {parsed.get('log_id')}",
-            path=place.path,
+            f"archive file {location.path}: its manifest has version {parsed.get('v')} and is of log {parsed.get('log_id')}",
+            path=location.path,
         )
     return Manifest(parsed["log"], parsed["log_id"], tuple(RowGroup(**group) for group in parsed["groups"]))

@@ -249,20 +249,20 @@ class RecordQueue:
         sizes: Sequence[int],
     ) -> None:
         """Put all records of an `append_many` in, whose sizes are known; batches are claimed for it."""
-        place, bare = 0, not (keys or headers or timestamps_ms)
-        while place < len(values):
+        index, bare = 0, not (keys or headers or timestamps_ms)
+        while index < len(values):
             batch = self.add(
-                values[place],
-                keys[place] if keys else None,
-                headers[place] if headers else None,
-                timestamps_ms[place] if timestamps_ms else None,
-                sizes[place],
+                values[index],
+                keys[index] if keys else None,
+                headers[index] if headers else None,
+                timestamps_ms[index] if timestamps_ms else None,
+                sizes[index],
             )
-            end = place + 1
+            end = index + 1
             if batch is self.plain and bare:
                 end = self.fill(values, sizes, end)
-            batch.claim(many, end - place)
-            place = end
+            batch.claim(many, end - index)
+            index = end
 
     def take(self) -> None:
         """The oldest batch was sent."""

@@ -161,7 +161,7 @@ class LogCommitter:
         if self._batch.truncate:
             await self._carry_out_truncations()
         unplaced = await self._placed(placed_within_ms)
-        by_number = tuple(self._names[place] for place in self._machine.by_number)
+        by_number = tuple(self._names[index] for index in self._machine.by_number)
         return Committed(ended.outcome is CommitOutcome.ALREADY, unplaced, by_number)
 
     def _check_count(self) -> None:
@@ -185,14 +185,14 @@ class LogCommitter:
             case c.ReadHeads():
                 self._at("read")
                 machine.heads_read([await self._found(part.log_id) for part in self._batch.parts])
-            case c.LookForLedger(place, head, ledger_id):
+            case c.LookForLedger(index, head, ledger_id):
                 listing = await self._patience.ask(read_listing, self._client.store, self._heads, head.log_id)
                 if listing is None:
                     raise MetadataUnknownError(
-                        f"the metadata store did not return the list of log {self._names[place]!r}"
+                        f"the metadata store did not return the list of log {self._names[index]!r}"
                     )
                 listed = ledger_id in listing.ledgers or await self._was_listed(listing, ledger_id)
-                machine.looked(place, listed=listed)
+                machine.looked(index, listed=listed)
             case RecoverLedger(item):
                 await self._recover(item)
             case c.CasHeads():
@@ -341,7 +341,7 @@ class LogCommitter:
         return False
 
     def _judge(self, ended: c.CommitEnded) -> None:
-        name = self._names[max(ended.place, 0)] if self._names else ""
+        name = self._names[max(ended.index, 0)] if self._names else ""
         batch, detail = self._batch, ended.detail
         match ended.outcome:
             case CommitOutcome.NO_SUCH_LOG:

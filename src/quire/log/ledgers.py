@@ -21,7 +21,7 @@ from quire.core.errors import ArchivedError, CorruptMetadataError, NoSuchLedgerE
 from quire.core.ids import BookieId
 from quire.core.ledger.guarantee import WRITE_QUORUM
 from quire.core.ledger.metadata import FORMAT_KEY, DigestType, LedgerMetadata
-from quire.core.log.list import LedgerSummary, LogHead, LogItem, Place
+from quire.core.log.list import ItemLocation, LedgerSummary, LogHead, LogItem
 from quire.core.repair.effects import RepairOutcome
 from quire.log.config import LogGuarantee
 from quire.log.guaranteeing import GuaranteeWait
@@ -84,7 +84,7 @@ class LogLedgers:
             CorruptMetadataError: its id belongs to another ledger now.
             ArchivedError: its records are only in the archive.
         """
-        if item.place is Place.ARCHIVE:
+        if item.location is ItemLocation.ARCHIVE:
             msg = (
                 f"offsets {item.first_offset} to {item.next_offset} are in the archive, no longer in ledger "
                 f'{item.ledger_id}: read them with Spark, spark.read.format("quire")'

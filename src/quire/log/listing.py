@@ -19,7 +19,7 @@ from quire.core.errors import (
     NoSuchLedgerError,
     NoSuchLogError,
 )
-from quire.core.log.list import LogHead, LogItem, PageRef, Place
+from quire.core.log.list import ItemLocation, LogHead, LogItem, PageRef
 from quire.log.heads import HEADS, LogHeads
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.patience import LOST, Patience
@@ -46,7 +46,7 @@ class Listing:
 
     def note(self, items: tuple[LogItem, ...]) -> None:
         """These are named; what is only in the archive has no ledger any more."""
-        self.ledgers.update(item.ledger_id for item in items if item.place is not Place.ARCHIVE)
+        self.ledgers.update(item.ledger_id for item in items if item.location is not ItemLocation.ARCHIVE)
 
 
 async def read_listing(store: MetadataStore, heads: LogHeads, log_id: bytes) -> Listing | None:

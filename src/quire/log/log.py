@@ -491,7 +491,7 @@ def _item(item: LogItem, last_entry: int | None) -> ItemDescription:
         item.min_time_ms,
         item.max_time_ms,
         item.state,
-        item.place,
+        item.location,
         item.digest,
         item.format,
         item.flags,

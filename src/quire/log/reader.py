@@ -23,7 +23,7 @@ from quire.core.errors import (
     TrimmedError,
 )
 from quire.core.ids import LedgerId
-from quire.core.log.list import ItemFlags, LogHead, LogItem, Place
+from quire.core.log.list import ItemFlags, ItemLocation, LogHead, LogItem
 from quire.log.heads import LogHeads, lost_page
 from quire.log.ledgers import LogLedgers, entry_holding, summary, views_of
 from quire.log.records import BatchAt, Record
@@ -132,7 +132,7 @@ class LogReader:
             head = await self._head()
             items = await self._items(head)
             if missing is not None and lost in {
-                item.ledger_id for item in items if item.place is not Place.ARCHIVE
+                item.ledger_id for item in items if item.location is not ItemLocation.ARCHIVE
             }:
                 raise missing
             missing = None
@@ -187,9 +187,9 @@ class LogReader:
                 raise lost_page(head, error) from error
             items = await self._heads.item_holding(newer, self._offset)
         if self._finished:
-            for place, item in enumerate(items):
+            for index, item in enumerate(items):
                 if item.ledger_id == self._ledger_id:
-                    return items[place + 1 :]
+                    return items[index + 1 :]
         return items
 
     async def _more(self, head: LogHead) -> None:

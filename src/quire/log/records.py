@@ -1,4 +1,4 @@
-"""What the users of a log meet: records, batches with their place, a log's description."""
+"""What the users of a log meet: records, batches with their offsets, a log's description."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from quire.core.ids import LedgerId
-from quire.core.log.list import ItemState, LogSettings, Place, SinkPosition
+from quire.core.log.list import ItemLocation, ItemState, LogSettings, SinkPosition
 from quire.wire.batch import BatchView
 
 Bytes: TypeAlias = bytes
@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 class BatchAt(NamedTuple):
-    """A batch entry with its place in the log; the batch is whole, clipping to offsets is the caller's."""
+    """A batch entry with its offsets in the log; the batch is whole, clipping to offsets is the caller's."""
 
     first_offset: int
     view: BatchView
@@ -71,7 +71,7 @@ class ItemDescription:
     min_time_ms: int | None
     max_time_ms: int | None
     state: ItemState
-    place: Place
+    location: ItemLocation
     digest: int
     format: str
     flags: int

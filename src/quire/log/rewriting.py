@@ -24,7 +24,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import LedgerId
 from quire.core.log.commit import HeadChange
-from quire.core.log.list import LogHead, LogItem, LogSettings, PageLayout, PageRef, Place
+from quire.core.log.list import ItemLocation, LogHead, LogItem, LogSettings, PageLayout, PageRef
 from quire.core.log.rewriting import Replacement, RewriteMachine, RewriteStatus, RewriteWriteHead, replaceable
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
@@ -172,7 +172,7 @@ class LogRewriter:
 
     async def _write(self, effect: RewriteWriteHead, replacements: Sequence[Replacement]) -> None:
         """Replace the head if the new ledgers are there as they were made."""
-        new = (each.new for each in replacements if each.new.place is not Place.ARCHIVE)
+        new = (each.new for each in replacements if each.new.location is not ItemLocation.ARCHIVE)
         required = [await self._guard(each) for each in new]
         change = HeadChange(effect.head, effect.version, effect.pages)
         await self._heads.write_all([change], required)

@@ -55,4 +55,4 @@ async def _offset_in(log: Log, item: ItemDescription, from_ms: int) -> int:
     view = await read_one(reader, low)
     first = item.first_offset + view.header.records_before
     times = zip(view.positions(), view.times_ms(), strict=False)
-    return next((first + place for place, time_ms in times if time_ms >= from_ms), item.next_offset)
+    return next((first + index for index, time_ms in times if time_ms >= from_ms), item.next_offset)

@@ -124,7 +124,7 @@ class Channel(FrameProtocol):
         features: what the bookie said that it can do.
         colocated: the bookie offers its files, and both ends of the connection have one address, as this side sees them;
             a reader that finds that the files are not readable unsets it.
-        place_misses: how many responses in a row named places whose bytes did not verify.
+        place_misses: how many responses in a row named locations whose bytes did not verify.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Channel(FrameProtocol):
         self.was_refused = self.was_cut_off = False
         self.features = 0
         self.colocated = False
-        self.place_misses = 0
+        self.location_misses = 0
         self._ready = False
         self._paused = False
         self._queue = SendQueue()

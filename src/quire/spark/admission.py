@@ -90,17 +90,17 @@ def _parts(backlog: Backlog) -> list[Stretch]:
 
 def _shares(amounts: Sequence[int], limit: int) -> list[int]:
     """A limit shared out in proportion, never more in sum; one for each first, the largest before the others."""
-    order = sorted(range(len(amounts)), key=lambda place: -amounts[place])
+    order = sorted(range(len(amounts)), key=lambda index: -amounts[index])
     shares = [0] * len(amounts)
-    for place in order[:limit]:
-        shares[place] = min(1, amounts[place])
+    for index in order[:limit]:
+        shares[index] = min(1, amounts[index])
     rest, total = limit - sum(shares), sum(amounts)
-    for place, amount in enumerate(amounts):
-        shares[place] += min(amount - shares[place], rest * amount // total)
+    for index, amount in enumerate(amounts):
+        shares[index] += min(amount - shares[index], rest * amount // total)
     # What rounding left goes to the largest.
-    for place in order:
+    for index in order:
         left = limit - sum(shares)
-        shares[place] += max(0, min(left, amounts[place] - shares[place]))
+        shares[index] += max(0, min(left, amounts[index] - shares[index]))
     return shares
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quire.log.archive import ArchiveError, ArchiveFile, ArchivePlace, RowGroup, open_archive
+from quire.log.archive import ArchiveError, ArchiveFile, ArchiveLocation, RowGroup, open_archive
 from quire.spark import cluster
 from quire.spark.decode import Origin, possible_times
 from quire.spark.losses import TaskLosses, named
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 NEITHER = "Nor do the bookies serve these records now"
 
 
-def place_of(log: LogDescription, item: ItemDescription) -> ArchivePlace:
+def location_of(log: LogDescription, item: ItemDescription) -> ArchiveLocation:
     """Where an item's file is."""
-    return ArchivePlace(log.archive, log.log_id, item.first_offset, item.next_offset, item.archive)
+    return ArchiveLocation(log.archive, log.log_id, item.first_offset, item.next_offset, item.archive)
 
 
 def pieces(
@@ -41,12 +41,12 @@ def pieces(
     Raises:
         SparkUseError: the file is missing or damaged, unless that is to be stepped over.
     """
-    place = place_of(log, item)
+    location = location_of(log, item)
     try:
-        groups = open_archive(place).manifest.groups
+        groups = open_archive(location).manifest.groups
     except ArchiveError as error:
         whole = EntrySpan(
-            Origin(log.name, item.ledger_id, item.first_offset), None, 0, 0, 0, False, spans, place
+            Origin(log.name, item.ledger_id, item.first_offset), None, 0, 0, 0, False, spans, location
         )
         TaskLosses(options).step_over_archived(whole, error, item.first_offset, item.next_offset)
         return []
@@ -61,7 +61,7 @@ def pieces(
             before = found.pop()
             size, first, inside = before.size + size, before.first_entry, (*before.offsets, *inside)
         found.append(
-            EntrySpan(origin, None, first, number, size, batches=False, offsets=inside, archive=place)
+            EntrySpan(origin, None, first, number, size, batches=False, offsets=inside, archive=location)
         )
     return found
 
@@ -72,7 +72,7 @@ def offset_since(log: LogDescription, item: ItemDescription, from_ms: int) -> in
     Raises:
         ArchiveError: the file is missing or damaged.
     """
-    file = open_archive(place_of(log, item))
+    file = open_archive(location_of(log, item))
     number = next(number for number, group in enumerate(file.manifest.groups) if group.max_ms >= from_ms)
     table = file.read(number, ["offset", "timestamp"])
     late = table.filter(pc.greater_equal(table.column("timestamp").cast(pa.int64()), from_ms))
@@ -88,12 +88,12 @@ def read(
     Raises:
         SparkUseError: the file cannot be read, or what is lost is not to be stepped over.
     """
-    place = piece.archive
-    assert place is not None
+    location = piece.archive
+    assert location is not None
     try:
-        file = open_archive(place)
+        file = open_archive(location)
     except ArchiveError as error:
-        losses.step_over_archived(piece, error, place.first, place.next)
+        losses.step_over_archived(piece, error, location.first, location.next)
         return
     numbers = range(piece.first_entry, piece.last_entry + 1)
 
@@ -165,9 +165,9 @@ def _with_possible_times(table: pa.Table, log: str) -> pa.Table:
         return table
     first = table.column("offset")[int(possible.argmin())].as_py()
     cluster.warn_of_times([log], int((~possible).sum()), first)
-    place = table.column_names.index("timestamp")
+    location = table.column_names.index("timestamp")
     known = pc.if_else(pa.array(possible), times, pa.scalar(None, times.type))
-    return table.set_column(place, pa.field("timestamp", times.type), known)
+    return table.set_column(location, pa.field("timestamp", times.type), known)
 
 
 def _kept(table: pa.Table, spans: Spans, options: ReadOptions) -> pa.Table:

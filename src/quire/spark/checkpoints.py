@@ -70,21 +70,21 @@ class Checkpoint:
     def _files_of(self, lines: list[str]) -> list[str]:
         """What the lines that are only counts stand for; nothing where one of them is unknown."""
         found: list[str] = []
-        for place, line in enumerate(lines):
+        for index, line in enumerate(lines):
             count = _FILE_COUNT.fullmatch(line.strip())
             if count is None:
                 continue
-            entries = self._entries(place, int(count[1]))
+            entries = self._entries(index, int(count[1]))
             if not entries:
                 return []
-            found += [f"{place} {entry}" for entry in entries]
+            found += [f"{index} {entry}" for entry in entries]
         return found
 
-    def _entries(self, place: int, number: int) -> list[str]:
+    def _entries(self, index: int, number: int) -> list[str]:
         """The lines about one batch of files; every tenth batch is in a file together with those before."""
         for name in (f"{number}", f"{number}.compact"):
             with contextlib.suppress(OSError, ValueError):
-                lines = self._read(f"sources/{place}/{name}").splitlines()[1:]
+                lines = self._read(f"sources/{index}/{name}").splitlines()[1:]
                 return [line for line in lines if json.loads(line).get("batchId", number) == number]
         return []
 

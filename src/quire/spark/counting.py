@@ -110,7 +110,7 @@ async def _offsets(
 ) -> AsyncGenerator[Sequence[int], None]:
     """The offsets from one on that have records, an entry or a row group at a time."""
     if not await planning.has_ledger(client, item):
-        file = open_archive(archived.place_of(log, item))
+        file = open_archive(archived.location_of(log, item))
         for number, group in enumerate(file.manifest.groups):
             if group.next > start:
                 column = file.read(number, ["offset"]).column("offset").to_pylist()

@@ -17,7 +17,7 @@ from quire.core.errors import (
     QuireError,
     ReadUnavailableError,
 )
-from quire.core.log.list import Place
+from quire.core.log.list import ItemLocation
 from quire.log.archive import ArchiveError, ArchiveLostError
 from quire.spark import cluster
 from quire.spark.options import SparkUseError
@@ -212,7 +212,7 @@ async def why_lost(
         return LOG_DELETED
     if about.log_id != log_id:
         return LOG_RECREATED
-    if any(item.ledger_id == ledger_id and item.place is Place.BOOKIES for item in about.items):
+    if any(item.ledger_id == ledger_id and item.location is ItemLocation.BOOKIES for item in about.items):
         return "which was deleted though the log lists it"
     if end_offset <= about.start_offset:
         return f"which was trimmed (the log begins at {about.start_offset})"

@@ -14,7 +14,7 @@ from math import ceil
 from typing import Final
 
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.log.archive import ArchivePlace
+from quire.log.archive import ArchiveLocation
 from quire.spark.decode import Origin
 from quire.spark.pushdown import EVERYTHING, Spans
 
@@ -44,8 +44,8 @@ class EntrySpan:
     size: int
     batches: bool
     offsets: Spans = EVERYTHING
-    archive: ArchivePlace | None = None
-    copy: ArchivePlace | None = None
+    archive: ArchiveLocation | None = None
+    copy: ArchiveLocation | None = None
 
 
 @dataclass(frozen=True, slots=True)

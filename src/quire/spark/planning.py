@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, TrimmedError, WrongPasswordError
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.log.list import ItemFlags, Place
-from quire.log.archive import ArchivePlace
+from quire.core.log.list import ItemFlags, ItemLocation
+from quire.log.archive import ArchiveLocation
 from quire.log.ledgers import read_one
 from quire.spark import archived, cluster, losses, seeking
 from quire.spark.as_of import extents
@@ -135,7 +135,7 @@ async def pieces_between(
         if record is None:
             continue
         last_entry = item.last_entry if item.last_entry is not None else record.last_entry
-        copy = archived.place_of(extent.log, item) if item.place is Place.BOTH else None
+        copy = archived.location_of(extent.log, item) if item.location is ItemLocation.BOTH else None
         ledger = _Ledger(extent.name, extent.identity, item, record, last_entry, copy)
         stretches = [inside] if len(inside) > _SPANS_MAX else [(span,) for span in inside]
         for stretch in stretches:
@@ -154,7 +154,7 @@ class _Ledger:
     item: ItemDescription
     record: LedgerMetadata
     last_entry: int
-    copy: ArchivePlace | None
+    copy: ArchiveLocation | None
 
     def piece(self, first: int, last: int, offsets: Spans) -> EntrySpan:
         size = self.item.bytes * (last - first + 1) // max(self.last_entry + 1, 1)
@@ -193,12 +193,12 @@ def _touches(wanted: Wanted, item: ItemDescription) -> bool:
 
 async def has_ledger(client: QuireClient, item: ItemDescription) -> bool:
     """Whether an item's records are to be read from bookies; those of a deleted one are, if a file has them, there."""
-    if item.place is Place.BOTH:
+    if item.location is ItemLocation.BOTH:
         try:
             await client.ledger_metadata(item.ledger_id)
         except NoSuchLedgerError:
             return False
-    return item.place is not Place.ARCHIVE
+    return item.location is not ItemLocation.ARCHIVE
 
 
 async def record_of(
@@ -260,7 +260,7 @@ async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent
         view = await read_one(reader, entry_id)
         times = view.times_ms(0, view.header.count)
         first = item.first_offset + view.header.records_before
-        late = next(place for place, time in zip(view.positions(), times, strict=True) if time >= from_ms)
+        late = next(index for index, time in zip(view.positions(), times, strict=True) if time >= from_ms)
         return max(first + late, extent.start)
     return None
 

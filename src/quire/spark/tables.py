@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
-from quire.core.log.list import Place
+from quire.core.log.list import ItemLocation
 from quire.log.cursors import LogCursors
 from quire.log.ledgers import is_batched, read_views
 from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
@@ -102,7 +102,7 @@ async def _segments(_client: QuireClient, log: LogDescription) -> AsyncGenerator
             "min_time": _time(item.min_time_ms),
             "max_time": _time(item.max_time_ms),
             "state": item.state.name.lower(),
-            "place": item.place.name.lower(),
+            "place": item.location.name.lower(),
         }
 
 
@@ -136,7 +136,7 @@ def _of_each_ledger(table: LedgerTable) -> LogTable:
 
     async def rows(client: QuireClient, log: LogDescription) -> AsyncGenerator[Row, None]:
         for item in log.items:
-            if item.place is Place.ARCHIVE:
+            if item.location is ItemLocation.ARCHIVE:
                 continue
             record = await client.ledger_metadata(item.ledger_id)
             last = record.last_entry if item.last_entry is None else item.last_entry

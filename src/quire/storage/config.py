@@ -52,7 +52,7 @@ class StorageConfig:
         open_files_max: segments kept open for reading; a bookie keeps fewer open where its process may open few files.
         spares_max: recycled files kept for new segments, the reserve included; more give their space back.
         recycled_rest_ms: a recycled file is left alone for so long if there is another one: a client on this machine that
-            received a place in it may be reading it.
+            received a location in it may be reading it.
         reserve_segments: spares that new adds may not use: one for fences and recovery, one for deletions and
             compaction.
         direct: write past the page cache; None finds out whether the file system is one where that works.

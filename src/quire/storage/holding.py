@@ -14,14 +14,14 @@ from quire.storage.index import RunPiece, is_damaged
 from quire.storage.segments.findings import Damage
 from quire.storage.segments.segment import Segment
 from quire.wire.entry import Buffer
-from quire.wire.run import RunPlace, count_ids
+from quire.wire.run import RunLocation, count_ids
 
 
 @dataclass(slots=True)
 class RangeHeld:
     """What is here of a range.
 
-    Every id from the range's first to `conclusive_through` that is in none of the runs, read or placed, and in no unknown
+    Every id from the range's first to `conclusive_through` that is in none of the runs, read or located, and in no unknown
     interval is not here. Runs may reach beyond the range. `damaged`: those of the unknown intervals whose bytes were read
     and do not match their checksum.
     """
@@ -29,7 +29,7 @@ class RangeHeld:
     runs: list[Buffer] = field(default_factory=list)
     conclusive_through: int = -1
     unknown: list[tuple[int, int]] = field(default_factory=list)
-    places: list[RunPlace] = field(default_factory=list)
+    locations: list[RunLocation] = field(default_factory=list)
     damaged: list[tuple[int, int]] = field(default_factory=list)
 
 

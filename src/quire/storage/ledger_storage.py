@@ -650,14 +650,14 @@ class LedgerStorage:
         bytes_max: int,
         *,
         origin_term: int = 0,
-        placed: bool = False,
+        located: bool = False,
         low_priority: bool = False,
     ) -> RangeHeld:
         """What is here of entries first..last: at least one if any is, then up to `bytes_max` bytes.
 
         Of a stream, only entries of the origin term: one of another term is another entry; with `ANY_ORIGIN`, of each id the
-        entry that was put last. With `placed`, long runs may be
-        left where they lie; see `Held.places`. Of a `low_priority` read memory keeps nothing.
+        entry that was put last. With `located`, long runs may be
+        left where they lie; see `Held.locations`. Of a `low_priority` read memory keeps nothing.
         """
         ledger = self._states.get(ledger_id)
         if ledger is None or last < first:
@@ -669,7 +669,7 @@ class LedgerStorage:
             last,
             bytes_max,
             origin_term=origin_term,
-            placed=placed,
+            located=located,
             low_priority=low_priority,
         )
         if self._reader.pending_deletions:

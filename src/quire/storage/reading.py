@@ -40,7 +40,7 @@ from quire.storage.segments.segment_files import SegmentFiles
 from quire.storage.states import Span, StoredLedger
 from quire.wire import native
 from quire.wire.entry import HEADER, HEADER_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer, EntryDigest
-from quire.wire.run import RUN_HEADER_BYTES, SCHEME_PLAIN, RunPlace, RunView, count_ids, encode_run, ids_in
+from quire.wire.run import RUN_HEADER_BYTES, SCHEME_PLAIN, RunLocation, RunView, count_ids, encode_run, ids_in
 from quire.wire.stored_record import RECORD_HEADER_BYTES, RecordHeader, decode_record_header, place_seed
 
 UNKNOWN_INTERVALS_MAX = 1024
@@ -48,8 +48,8 @@ SHORT_READ_BYTES = 16 * 1024
 """Below this a run is read whole even if little of it is wanted: one read is cheaper than two."""
 SENT_ANYWAY_BYTES = 16 * 1024
 """Up to this much that was not requested is handed over with the rest of its run."""
-PLACED_BYTES = range(64 * 1024, native.FRAME_BYTES_MAX - RECORD_HEADER_BYTES + 1)
-"""A shorter run is sent: to open a file for it costs the reader more. So is a longer one, whose place no client takes."""
+LOCATED_BYTES = range(64 * 1024, native.FRAME_BYTES_MAX - RECORD_HEADER_BYTES + 1)
+"""A shorter run is sent: to open a file for it costs the reader more. So is a longer one, whose location no client takes."""
 SPANS_EXPECTED_MAX = 32
 """Of so many footers at most, the rows of a ledger are fetched at one time."""
 _MUCH = 4
@@ -266,21 +266,21 @@ class RunReader:
         bytes_max: int,
         *,
         origin_term: int = 0,
-        placed: bool = False,
+        located: bool = False,
         low_priority: bool = False,
     ) -> RangeHeld:
         """What is here of first..last of a term, at least one entry if any is, then up to a number of bytes.
 
-        With `placed`, of long runs only the place, for the client to read; the last may reach beyond that number. Of a
+        With `located`, of long runs only the location, for the client to read; the last may reach beyond that number. Of a
         read of low priority the page cache keeps nothing.
         """
         held = RangeHeld()
         found = self.pieces(ledger_id, ledger, first, last, origin_term)
-        pieces = self._expected(found, bytes_max, placed=placed)
+        pieces = self._expected(found, bytes_max, located=located)
         if not low_priority:
-            return self._fill(held, pieces, first, last, bytes_max, placed=placed)
+            return self._fill(held, pieces, first, last, bytes_max, located=located)
         taken: list[RunPiece] = []
-        self._fill(held, _noted(pieces, taken), first, last, bytes_max, placed=placed)
+        self._fill(held, _noted(pieces, taken), first, last, bytes_max, located=located)
         for extent in extents(piece for piece in taken if not self._in_memory(piece)):
             self._files.release(*extent)
         return held
@@ -293,7 +293,7 @@ class RunReader:
         last: int,
         bytes_max: int,
         *,
-        placed: bool,
+        located: bool,
     ) -> RangeHeld:
         left = bytes_max
         for piece in pieces:
@@ -301,14 +301,14 @@ class RunReader:
             low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
             if low > high or (row.period > 1 and not count_ids(low, high, row.period, row.stripes)):
                 continue
-            more = bool(held.runs or held.places)
+            more = bool(held.runs or held.locations)
             if (more and left <= 0) or len(held.unknown) >= UNKNOWN_INTERVALS_MAX:
                 held.conclusive_through = low - 1
                 return held
-            place = self._place(piece, low, high) if placed else None
-            if place is not None:
-                held.places.append(place)
-                left -= place.size
+            location = self._location(piece, low, high) if located else None
+            if location is not None:
+                held.locations.append(location)
+                left -= location.size
                 continue
             try:
                 body, through = (
@@ -333,7 +333,7 @@ class RunReader:
         held.conclusive_through = last
         return held
 
-    def _expected(self, pieces: Iterator[RunPiece], bytes_max: int, *, placed: bool) -> Iterator[RunPiece]:
+    def _expected(self, pieces: Iterator[RunPiece], bytes_max: int, *, located: bool) -> Iterator[RunPiece]:
         """The same pieces; the disk gets all reads of one response before the first is waited for.
 
         So the runs of a ledger that was written among many others are fetched at one time, not one after another.
@@ -347,7 +347,7 @@ class RunReader:
                 if size >= bytes_max:
                     break
             if len(batch) > 1:
-                shortest = PLACED_BYTES.start if placed else math.inf
+                shortest = LOCATED_BYTES.start if located else math.inf
                 sent = (one for one in batch if one.row.body_bytes < shortest and not self._in_memory(one))
                 for extent in extents(sent):
                     self._files.expect(*extent)
@@ -393,11 +393,11 @@ class RunReader:
         offsets = run.offsets()
         return cut_run(run, start, end, memoryview(body)[offsets[start] : offsets[end]]), through
 
-    def _place(self, piece: RunPiece, low: int, high: int) -> RunPlace | None:
+    def _location(self, piece: RunPiece, low: int, high: int) -> RunLocation | None:
         """Where all that is wanted of a piece lies, which is not looked at; None if it has to be read here."""
         row, segment = piece.row, self._segments.segments[piece.sequence]
         if (
-            row.body_bytes not in PLACED_BYTES
+            row.body_bytes not in LOCATED_BYTES
             or is_damaged(row)
             or not piece.whole
             or _MUCH * count_ids(low, high, row.period, row.stripes) <= row.entries
@@ -406,7 +406,7 @@ class RunReader:
             return None
         path = os.path.abspath(self._files.path(piece.sequence))  # noqa: PTH100 - for another process
         size = RECORD_HEADER_BYTES + row.body_bytes
-        return RunPlace(path, row.offset, size, segment.seed, row.origin_term)
+        return RunLocation(path, row.offset, size, segment.seed, row.origin_term)
 
     def body(self, piece: RunPiece) -> Buffer | None:
         """A run's body from the disk, verified; None if it is damaged.

@@ -82,7 +82,7 @@ def take_v3(data: Buffer, starts: range) -> Adds | None:
     cuts = (first.txn_at, first.txn_end, first.entry_at, first.entry_end, first.body_at, first.body_end)
     sizes = [end - start for start, end in pairwise((at, *cuts, at + size))]
     columns = struct.unpack_from("".join([f"{part}s" for part in sizes]) * count, data, at)
-    same = [columns[place :: len(sizes)] for place in (0, 2, 4, 6)]
+    same = [columns[index :: len(sizes)] for index in (0, 2, 4, 6)]
     if any(column.count(column[0]) != count for column in same):
         return None
     txns, numbers = columns[1 :: len(sizes)], columns[3 :: len(sizes)]
@@ -125,7 +125,7 @@ def _are_numbers(joined: bytes, size: int) -> bool:
     """Whether these are protobuf's numbers of so many bytes each, one after another, and none of them is too large."""
     last = joined[size - 1 :: size]
     return size < 10 and last.isascii() and not any(
-        joined[place::size].translate(None, _HIGH) for place in range(size - 1)
+        joined[index::size].translate(None, _HIGH) for index in range(size - 1)
     )  # fmt: skip
 
 
@@ -176,6 +176,6 @@ def _entries(run: RunView) -> Sequence[bytes]:
 def _interleaved(*columns: Sequence[Buffer]) -> bytes:
     """The first of each column, then the second of each, and so on."""
     parts: list[Any] = [b""] * (len(columns) * len(columns[0]))
-    for place, column in enumerate(columns):
-        parts[place :: len(columns)] = column
+    for index, column in enumerate(columns):
+        parts[index :: len(columns)] = column
     return b"".join(parts)

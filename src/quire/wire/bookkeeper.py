@@ -153,9 +153,9 @@ def _alike(data: Buffer, start: int, size: int) -> int:
         step = min(step, most - count)
         at, end = start + count * size, start + (count + step) * size
         found = step
-        for place in range(4):
-            column = view[at + place : end : size].tobytes()
-            found = min(found, len(column) - len(column.lstrip(length[place : place + 1])))
+        for index in range(4):
+            column = view[at + index : end : size].tobytes()
+            found = min(found, len(column) - len(column.lstrip(length[index : index + 1])))
         count += found
         if found < step:
             break

@@ -102,21 +102,21 @@ class Entries(Sequence[Entry]):
         return len(self.payloads)
 
     @overload
-    def __getitem__(self, place: int) -> Entry: ...
+    def __getitem__(self, index: int) -> Entry: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Entries: ...
+    def __getitem__(self, index: slice) -> Entries: ...
 
-    def __getitem__(self, place: int | slice) -> Entry | Entries:
+    def __getitem__(self, index: int | slice) -> Entry | Entries:
         """The entry at a position, or the entries at some positions."""
         ids, lacs, lengths, payloads = self.entry_ids, self.lacs, self.lengths, self.payloads
-        if isinstance(place, slice):
-            some = ids[place]
+        if isinstance(index, slice):
+            some = ids[index]
             no_ops = tuple(entry_id for entry_id in self.no_ops if entry_id in some)
-            return Entries(self.ledger_id, some, lacs[place], lengths[place], payloads[place], no_ops)
-        kind = NoOp if ids[place] in self.no_ops else Entry
+            return Entries(self.ledger_id, some, lacs[index], lengths[index], payloads[index], no_ops)
+        kind = NoOp if ids[index] in self.no_ops else Entry
         return kind(
-            self.ledger_id, EntryId(ids[place]), EntryId(lacs[place]), lengths[place], bytes(payloads[place])
+            self.ledger_id, EntryId(ids[index]), EntryId(lacs[index]), lengths[index], bytes(payloads[index])
         )
 
     def __iter__(self) -> Iterator[Entry]:

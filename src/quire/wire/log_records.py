@@ -21,6 +21,7 @@ from quire.core.log.list import (
     Adoption,
     Intent,
     IntentKind,
+    ItemLocation,
     ItemState,
     Leader,
     LogHead,
@@ -28,7 +29,6 @@ from quire.core.log.list import (
     LogPage,
     LogSettings,
     PageRef,
-    Place,
     SinkPosition,
 )
 from quire.wire.proto import quire_log_pb2 as pb
@@ -269,7 +269,7 @@ def _item(item: LogItem) -> pb.LogItem:
         min_time_ms=item.min_time_ms,
         max_time_ms=item.max_time_ms,
         state=item.state,
-        place=item.place,
+        place=item.location,
         digest=item.digest,
         format=item.format,
         flags=item.flags,
@@ -291,7 +291,7 @@ def _read_items(messages: Iterable[pb.LogItem], where: str) -> tuple[LogItem, ..
                 _optional(each, "min_time_ms"),
                 _optional(each, "max_time_ms"),
                 ItemState(each.state),
-                Place(each.place),
+                ItemLocation(each.place),
                 each.digest,
                 each.format,
                 each.flags,

@@ -171,13 +171,13 @@ _DIGEST_TYPE_MAX = max(DigestType)
 _NO_BODY = memoryview(b"")
 FOLLOWED = 1
 """Flag of a response to an ADD: a reader waits here for the ledger's LAC, so its writer should send it."""
-PLACED = 2
-"""Flag of a response to a READ: places stand before the runs."""
+LOCATED = 2
+"""Flag of a response to a READ: locations stand before the runs."""
 ANSWER_FLAGS = Names(
     "Flags of an answer",
     {
         str(FOLLOWED): ("followed", _ANSWERED),
-        str(PLACED): ("placed", _ANSWERED),
+        str(LOCATED): ("located", _ANSWERED),
     },
 )
 
@@ -219,13 +219,13 @@ class Flag(IntEnum):
     NO_OP = 16
     DEFERRED_SYNC = 32
     CRITICAL_EXTENSION = 64
-    PLACES = 128
-    """A READ may be answered with places of runs in files, by a bookie that said `BESIDE`."""
+    LOCATIONS = 128
+    """A READ may be answered with locations of runs in files, by a bookie that said `BESIDE`."""
     LOW_PRIORITY = 256
     """An ADD, of a recoverer too, that stops before the space that is kept for fences and recovery."""
 
 
-KNOWN_FLAGS = Flag.RECOVERY | Flag.FENCE | Flag.HIGH_PRIORITY | Flag.PLACES | Flag.LOW_PRIORITY
+KNOWN_FLAGS = Flag.RECOVERY | Flag.FENCE | Flag.HIGH_PRIORITY | Flag.LOCATIONS | Flag.LOW_PRIORITY
 """What this version acts on; the others are reserved and refused."""
 _UNKNOWN_FLAGS = ~KNOWN_FLAGS
 FLAGS = Names(

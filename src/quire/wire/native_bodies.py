@@ -27,14 +27,14 @@ from quire.wire.native_layouts import (
     LACS_ITEM_FIELDS,
     LACS_REFUSED_FIELDS,
     LIST_FIELDS,
+    LOCATION_FIELDS,
     LONG_POLL_FIELDS,
     PAGE_FIELDS,
-    PLACE_FIELDS,
     READ_ANSWER_FIELDS,
     READ_FIELDS,
     TRUNCATE_FIELDS,
 )
-from quire.wire.run import RunPlace, RunView
+from quire.wire.run import RunLocation, RunView
 
 ANY_TERM: Final = 2**64 - 1
 """The origin term of a READ that names none."""
@@ -48,18 +48,18 @@ LACS_MAX: Final = 4096
 """LACs in one WRITE_LACS."""
 INTERVALS_MAX: Final = 16 * 1024
 """Unknown intervals in one response, and as many damaged ones."""
-PLACES_MAX: Final = 1024
+LOCATIONS_MAX: Final = 1024
 """Places in one response."""
 _PAGE_INTERVALS_MAX: Final = 2 * PAGE_INTERVALS
 """A page that may not end between intervals with equal first ids is never longer than that."""
-_PLACED_FRAMES_MAX: Final = 2
-"""Runs that are placed come to no more than so many frames: what is asked for, and the rest of the last one."""
+_LOCATED_FRAMES_MAX: Final = 2
+"""Runs that are located come to no more than so many frames: what is asked for, and the rest of the last one."""
 
 
 _READ = READ_FIELDS.struct
 _LONG_POLL = LONG_POLL_FIELDS.struct
 _READ_ANSWER_HEAD = READ_ANSWER_FIELDS.struct
-_PLACE = PLACE_FIELDS.struct
+_LOCATION = LOCATION_FIELDS.struct
 _PAGE = PAGE_FIELDS.struct
 _HELD = HELD_FIELDS.struct
 _INTERVAL = INTERVAL_FIELDS.struct
@@ -264,7 +264,7 @@ class RangeAnswer:
     runs: list[RunView]
     conclusive_through: int
     unknown: list[Interval]
-    places: list[RunPlace] = field(default_factory=list)
+    locations: list[RunLocation] = field(default_factory=list)
     damaged: list[Interval] = field(default_factory=list)
     lac_term: int = 0
 
@@ -291,12 +291,12 @@ def encode_read_fields(
     return head + b"".join([_INTERVAL.pack(*interval) for interval in intervals])
 
 
-def encode_places(places: Sequence[RunPlace]) -> bytes:
-    """The next part, in a response with the flag `PLACED`."""
-    parts = [_U32.pack(len(places))]
-    for place in places:
-        fields = (place.offset, place.size, place.seed, place.origin_term)
-        parts += (_PLACE.pack(*fields), encode_text(place.path))
+def encode_locations(locations: Sequence[RunLocation]) -> bytes:
+    """The next part, in a response with the flag `LOCATED`."""
+    parts = [_U32.pack(len(locations))]
+    for location in locations:
+        fields = (location.offset, location.size, location.seed, location.origin_term)
+        parts += (_LOCATION.pack(*fields), encode_text(location.path))
     return b"".join(parts)
 
 
@@ -308,12 +308,12 @@ def encode_runs(runs: Sequence[Buffer]) -> list[Buffer]:
     return parts
 
 
-def decode_entries(body: memoryview, *, placed: bool = False, origin_term: int = ANY_TERM) -> RangeAnswer:
+def decode_entries(body: memoryview, *, located: bool = False, origin_term: int = ANY_TERM) -> RangeAnswer:
     """The body of a response to READ or LONG_POLL.
 
     Args:
         body: the bytes.
-        placed: its flag says that there are places.
+        located: its flag says that there are locations.
         origin_term: of the entries that were requested; `ANY_TERM`: those of a ledger, which have none; `BY_ID`: each run
             names its own.
 
@@ -324,12 +324,12 @@ def decode_entries(body: memoryview, *, placed: bool = False, origin_term: int =
     through, lac_term, unknown_count, damaged_count = parts.fixed(_READ_ANSWER_HEAD, "first fields")
     unknown = _intervals(parts, unknown_count, "unknown") if unknown_count else []
     damaged = _intervals(parts, damaged_count, "damaged") if damaged_count else []
-    places = _places(parts) if placed else []
+    locations = _locations(parts) if located else []
     runs = []
     term = {ANY_TERM: 0, BY_ID: ANY_ORIGIN}.get(origin_term, origin_term)
     while parts.left():
         runs.append(RunView.parse_of_term(parts.take(parts.fixed(_U32, "size of a run")[0], "run"), term))
-    return RangeAnswer(runs, through, unknown + damaged, places, damaged, lac_term)
+    return RangeAnswer(runs, through, unknown + damaged, locations, damaged, lac_term)
 
 
 def _intervals(parts: BodyParts, count: int, what: str) -> list[Interval]:
@@ -346,24 +346,24 @@ def _intervals(parts: BodyParts, count: int, what: str) -> list[Interval]:
     return intervals
 
 
-def _places(parts: BodyParts) -> list[RunPlace]:
-    places = []
-    left = _PLACED_FRAMES_MAX * FRAME_BYTES_MAX
-    (count,) = parts.fixed(_U32, "count of places")
-    if count > PLACES_MAX or count * _PLACE.size > parts.left():
-        msg = f"{count} places do not fit into {parts.left()} bytes, or are more than {PLACES_MAX}"
+def _locations(parts: BodyParts) -> list[RunLocation]:
+    locations = []
+    left = _LOCATED_FRAMES_MAX * FRAME_BYTES_MAX
+    (count,) = parts.fixed(_U32, "count of locations")
+    if count > LOCATIONS_MAX or count * _LOCATION.size > parts.left():
+        msg = f"{count} locations do not fit into {parts.left()} bytes, or are more than {LOCATIONS_MAX}"
         raise MalformedFrameError(msg)
     for _ in range(count):
-        offset, size, seed, term = parts.fixed(_PLACE, "places")
+        offset, size, seed, term = parts.fixed(_LOCATION, "locations")
         left -= size
         if size > FRAME_BYTES_MAX or left < 0:
-            msg = f"a place of {size} bytes is longer than {FRAME_BYTES_MAX}, or all are than {_PLACED_FRAMES_MAX} of it"
+            msg = f"a location of {size} bytes is longer than {FRAME_BYTES_MAX}, or all are than {_LOCATED_FRAMES_MAX} of it"
             raise MalformedFrameError(msg)
         if offset + size > ID_MAX:
-            msg = f"the offset {offset} of a place of {size} bytes is in no file"
+            msg = f"the offset {offset} of a location of {size} bytes is in no file"
             raise MalformedFrameError(msg)
-        places.append(RunPlace(parts.text("path of a place"), offset, size, seed, term))
-    return places
+        locations.append(RunLocation(parts.text("path of a location"), offset, size, seed, term))
+    return locations
 
 
 def encode_lac_body(

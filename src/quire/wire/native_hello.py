@@ -34,7 +34,7 @@ START_TLS = 1
 AUTHENTICATE = 2
 """Feature of a response: nothing is served before AUTH requests have shown who the client is."""
 BESIDE = 4
-"""Feature of a response: both run on one machine, so a READ may have the flag `PLACES`."""
+"""Feature of a response: both run on one machine, so a READ may have the flag `LOCATIONS`."""
 LOW_PRIORITY = 8
 """Feature: adds with the flag `LOW_PRIORITY` stop before the space that is kept for fences and recovery."""
 TERMS = 16

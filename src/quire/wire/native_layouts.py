@@ -84,7 +84,7 @@ READ_ANSWER_FIELDS = Layout(
 INTERVAL_FIELDS = Layout(
     "Unknown or damaged interval", [Field("first", "q", _ANSWERED), Field("last", "q", _ANSWERED)]
 )
-PLACE_FIELDS = Layout(
+LOCATION_FIELDS = Layout(
     "Place of a run, then the text of its file",
     [
         Field("offset", "Q", _ANSWERED),

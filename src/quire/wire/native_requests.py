@@ -176,8 +176,8 @@ def encode(request: AnyRequest, number: int, features: int) -> list[Buffer] | No
 
 def _laid(request: Any, features: int) -> _Laid | None:
     match request:
-        case ReadRange(_, first, last, bytes_max, origin, fence, recovery, places, low_priority, term):
-            flags = Flag.FENCE * fence | Flag.RECOVERY * recovery | Flag.PLACES * places
+        case ReadRange(_, first, last, bytes_max, origin, fence, recovery, locations, low_priority, term):
+            flags = Flag.FENCE * fence | Flag.RECOVERY * recovery | Flag.LOCATIONS * locations
             flags |= Flag.LOW_PRIORITY * (low_priority and bool(features & LOW_PRIORITY))
             body = native_bodies.encode_read(first, last, bytes_max, origin)
             return _Laid(Kind.READ, body, flags, term=term)
@@ -224,15 +224,15 @@ def _opened(request: Any, frame: AnswerFrame) -> Any:
     body = frame.body
     match request:
         case ReadRange() | LongPoll():
-            placed = bool(frame.flags & native.PLACED)
-            if placed and not (isinstance(request, ReadRange) and request.places):
+            located = bool(frame.flags & native.LOCATED)
+            if located and not (isinstance(request, ReadRange) and request.locations):
                 # Their runs would count as entries that the bookie does not hold.
                 msg = "it has file offsets that were not requested"
                 raise MalformedFrameError(msg)
             origin = request.origin_term
-            found = native_bodies.decode_entries(body, placed=placed, origin_term=origin)
+            found = native_bodies.decode_entries(body, located=located, origin_term=origin)
             meant = 0 if origin == ANY_TERM else origin
-            if any(place.origin_term != meant and origin != BY_ID for place in found.places):
+            if any(location.origin_term != meant and origin != BY_ID for location in found.locations):
                 msg = f"it has file offsets of entries of another origin term than {origin}"
                 raise MalformedFrameError(msg)
             return ReadReply(
@@ -241,7 +241,7 @@ def _opened(request: Any, frame: AnswerFrame) -> Any:
                 found.conclusive_through,
                 found.unknown,
                 frame.lac,
-                found.places,
+                found.locations,
                 found.damaged,
                 found.lac_term,
             )

@@ -101,7 +101,7 @@ class ReadRange(NamedTuple):
         origin_term: only entries of this term are meant; `BY_ID`: of each id the one that was put last.
         fence: the ledger takes no more normal adds, before anything is read.
         recovery: a recovery reads.
-        places: the response may say where in the bookie's files the runs are.
+        locations: the response may say where in the bookie's files the runs are.
         low_priority: memory need not keep what is read.
         term: the sender's, of a stream: with `fence` the bookie takes it, and refuses lower ones from then on.
     """
@@ -113,7 +113,7 @@ class ReadRange(NamedTuple):
     origin_term: int = ANY_TERM
     fence: bool = False
     recovery: bool = False
-    places: bool = False
+    locations: bool = False
     low_priority: bool = False
     term: int = 0
 

@@ -15,7 +15,7 @@ from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.stripes import HeldInterval
 from quire.wire.native_bodies import WHOLE_LIST
-from quire.wire.run import RunPlace, RunView
+from quire.wire.run import RunLocation, RunView
 
 
 class AddReply(NamedTuple):
@@ -64,7 +64,7 @@ class AuthReply(NamedTuple):
 class ReadReply:
     """One bookie's response about a range of entries; `wire.native_bodies.RangeAnswer` says what is conclusive.
 
-    `places` holds runs that are still to be read where they lie; the callers of `BookieClient` find none.
+    `locations` holds runs that are still to be read where they lie; the callers of `BookieClient` find none.
     `damaged`: those of `unknown` that were stored there and do not verify; this names them, and decides nothing.
     """
 
@@ -73,7 +73,7 @@ class ReadReply:
     conclusive_through: int = NO_ENTRY
     unknown: list[tuple[int, int]] = field(default_factory=list)
     lac: int = NO_ENTRY
-    places: list[RunPlace] = field(default_factory=list)
+    locations: list[RunLocation] = field(default_factory=list)
     damaged: list[tuple[int, int]] = field(default_factory=list)
     lac_term: int = 0
 

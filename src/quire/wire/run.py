@@ -63,7 +63,7 @@ _CRC32C = int(DigestType.CRC32C)
 _CRC32C_OVERHEAD = HEADER_BYTES + MAC_BYTES[DigestType.CRC32C]
 
 
-class RunPlace(NamedTuple):
+class RunLocation(NamedTuple):
     """Where a bookie keeps a run, for clients that can read its files too.
 
     Attributes:
@@ -337,11 +337,11 @@ class RunView:
         Source: docs/decisions/031-one-run-body.md; `docs/formats/run.md`.
         """
         start = RUN_HEADER_BYTES + 4 * self.count
-        places = [(start, self.sizes[0], self.first)]
+        locations = [(start, self.sizes[0], self.first)]
         if self.count > 1:
             size = self.sizes[-1]
-            places.append((len(self.body) - size, size, self.last))
-        for at, size, expected in places:
+            locations.append((len(self.body) - size, size, self.last))
+        for at, size, expected in locations:
             if self.scheme == SCHEME_PLAIN:
                 found = size >= HEADER_BYTES and HEADER.unpack_from(self.body, at)[:2]
                 known: tuple[int, ...] = self.ledger_id, expected

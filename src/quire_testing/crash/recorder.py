@@ -109,7 +109,7 @@ class RecordingFiles:
         self.steps = 0
 
     def milestone(self, what: Any, *, weakens: bool = False) -> None:
-        """Note what the program tells others at this place in the order of operations.
+        """Note what the program tells others at this point in the order of operations.
 
         Args:
             what: anything; the judge gets it back.

@@ -299,10 +299,10 @@ class OneLedger:
     def overtaken(self, at: int) -> int:
         """The last request to each bookie leaves before the one before it."""
         new = list(self.states.parts[at])
-        for place in range(self.world.at_link, self.world.at_link + self.world.n):
-            link = self.world.links.parts[new[place]]
+        for index in range(self.world.at_link, self.world.at_link + self.world.n):
+            link = self.world.links.parts[new[index]]
             reordered = link.requests[:-2] + link.requests[:-3:-1]
-            new[place] = self.world.links.number(link._replace(requests=reordered))
+            new[index] = self.world.links.number(link._replace(requests=reordered))
         return self.states.number(tuple(new))
 
     def is_ordered(self, before: int, after: int) -> bool:
@@ -406,12 +406,10 @@ class OneLedger:
         """The writer learns that a bookie has left, and that a spare could take its slot."""
         world, state, machine = self.world, self.states.parts[at], self.writer(at)
         name, client = bookie_name(bookie), world.clients.parts[state[world.at_client]]
-        places = [(slot, name) for slot in machine.change.live if machine.ensemble[slot] == name]
-        if machine.status is not Status.WRITING or not places:
+        left = [(slot, name) for slot in machine.change.live if machine.ensemble[slot] == name]
+        if machine.status is not Status.WRITING or not left:
             return []
-        outcomes = world.writer_driver.step(
-            client, lambda m: m.left_bookies_asked(places, NOW_MS, spare=True)
-        )
+        outcomes = world.writer_driver.step(client, lambda m: m.left_bookies_asked(left, NOW_MS, spare=True))
         moves = [
             world._client_move(0, each, f"learns that {name} leaves", kind="leaves") for each in outcomes
         ]
@@ -457,11 +455,11 @@ class OneLedger:
     def _without_twins(self, state: State) -> State:
         """Of equal responses to one run the writer gets one, since they come in any order: it might be sent a run for ever."""
         world = self.world
-        for place in range(world.at_link, world.at_link + world.n):
-            link = world.links.parts[state[place]]
+        for index in range(world.at_link, world.at_link + world.n):
+            link = world.links.parts[state[index]]
             if len(link.replies) > 1 and len(kept := tuple(dict.fromkeys(link.replies))) < len(link.replies):
                 number = world.links.number(link._replace(replies=kept))
-                state = (*state[:place], number, *state[place + 1 :])
+                state = (*state[:index], number, *state[index + 1 :])
         return state
 
 

@@ -140,26 +140,26 @@ class BundleWorld:
         heads = [ledger.head(at, bookie) for ledger, at in zip(self.ledgers, state.ledgers, strict=True)]
         for which, (ledger, head) in enumerate(zip(self.ledgers, heads, strict=True)):
             at = state.ledgers[which]
-            place = self._bundle_of(state, which, head, bookie)
+            index = self._bundle_of(state, which, head, bookie)
             if head is None:
                 continue
-            if place is None:
+            if index is None:
                 for label, after in ledger.remembered(ledger.taken, at, bookie):
                     yield from self._then(state, _named(ledger.name, label), {which: after})
                 for label, after in ledger.remembered(ledger.damaged, at, bookie):
                     yield from self._then(state, _named(ledger.name, label), {which: after})
-            elif which == 0 and state.bundles[place].runs[1] == heads[1]:
-                yield from self._takes_bundle(state, bookie, place)
+            elif which == 0 and state.bundles[index].runs[1] == heads[1]:
+                yield from self._takes_bundle(state, bookie, index)
 
     def _bundle_of(self, state: BundleState, which: int, run: int | None, bookie: int) -> int | None:
-        """The place of the bundle that brings a run to a bookie."""
-        for place, bundle in enumerate(state.bundles):
+        """The index of the bundle that brings a run to a bookie."""
+        for index, bundle in enumerate(state.bundles):
             if bundle.runs[which] == run and bundle.untaken >> bookie & 1:
-                return place
+                return index
         return None
 
-    def _takes_bundle(self, state: BundleState, bookie: int, place: int) -> Iterator[BundleMove]:
-        bundle = state.bundles[place]
+    def _takes_bundle(self, state: BundleState, bookie: int, index: int) -> Iterator[BundleMove]:
+        bundle = state.bundles[index]
         x, y = self.ledgers
         at_x, at_y = state.ledgers
         was_judged = bundle.judged >> bookie & 1
@@ -171,9 +171,9 @@ class BundleWorld:
             if admitted:
                 judged = bundle._replace(judged=bundle.judged | 1 << bookie)
                 label = Label(bookie_name(bookie), f"collects and judges bundle {bundle.turn}", kind="bundle")
-                yield label, state._replace(bundles=_put(state.bundles, place, judged))
+                yield label, state._replace(bundles=_put(state.bundles, index, judged))
                 return
-        after = state._replace(bundles=_put(state.bundles, place, bundle.gone_to(bookie)))
+        after = state._replace(bundles=_put(state.bundles, index, bundle.gone_to(bookie)))
         command = f"takes bundle {bundle.turn}"
         if was_judged:
             of_x, of_y = (
@@ -228,14 +228,14 @@ class BundleWorld:
         for which, ledger in enumerate(self.ledgers):
             at = state.ledgers[which]
             for run, answer in ledger.remembered(ledger.responses, at, bookie):
-                place = self._counted(state, which, run, bookie)
-                if place is not None and answer is Answer.OK:
-                    bundle = state.bundles[place]
+                index = self._counted(state, which, run, bookie)
+                if index is not None and answer is Answer.OK:
+                    bundle = state.bundles[index]
                     if self.acks.parts[bundle.acks].lacks(bundle.bookies.index(bookie), which):
-                        arrivals.setdefault(place, []).append(which)
+                        arrivals.setdefault(index, []).append(which)
                     continue
                 text = f"gets {answer.name} to {ledger.name}'s run {run} from {name}"
-                if place is not None:  # refused: the bundle is dissolved before anything is done about it
+                if index is not None:  # refused: the bundle is dissolved before anything is done about it
                     for said, dissolved in self._dissolved(state):
                         now = dissolved.ledgers[which]
                         for label, after in ledger.remembered(ledger.hears, now, bookie, run):
@@ -247,25 +247,25 @@ class BundleWorld:
                 for label, after in ledger.remembered(ledger.hears, at, bookie, run):
                     ready = Label("client", text, _of(ledger.name, label), name, "hears alone")
                     yield from self._then(state, ready, {which: after})
-        for place, rows in arrivals.items():
+        for index, rows in arrivals.items():
             for part in [[row] for row in rows] + ([rows] if len(rows) > 1 else []):
-                yield from self._arrives(state, place, bookie, part)
+                yield from self._arrives(state, index, bookie, part)
 
     def _counted(self, state: BundleState, which: int, run: int, bookie: int) -> int | None:
-        """The place of the bundle by which a bookie's response to a run is counted, if it is by one."""
-        for place, bundle in enumerate(state.bundles):
+        """The index of the bundle by which a bookie's response to a run is counted, if it is by one."""
+        for index, bundle in enumerate(state.bundles):
             if bundle.runs[which] == run and bundle.acks != OVER and bookie in bundle.bookies:
-                return place
+                return index
         return None
 
-    def _arrives(self, state: BundleState, place: int, bookie: int, rows: list[int]) -> Iterator[BundleMove]:
+    def _arrives(self, state: BundleState, index: int, bookie: int, rows: list[int]) -> Iterator[BundleMove]:
         """A part of a bookie's response that says OK."""
-        bundle = state.bundles[place]
+        bundle = state.bundles[index]
         acks = clone(self.acks.parts[bundle.acks])
         deliveries = acks.stored(bundle.bookies.index(bookie), rows[0], len(rows))
         acks.check()
         counted = bundle._replace(acks=self.acks.number(acks))
-        after = state._replace(bundles=_put(state.bundles, place, counted))
+        after = state._replace(bundles=_put(state.bundles, index, counted))
         whose = " and ".join(LEDGERS[row] for row in rows)
         label = Label(
             "client",
@@ -321,7 +321,7 @@ class BundleWorld:
 
     def _given_up(self, state: BundleState) -> BundleState:
         """A frame of which one writer gave up its row is dropped as a whole."""
-        for place, bundle in enumerate(state.bundles):
+        for index, bundle in enumerate(state.bundles):
             for bookie in bundle.bookies:
                 pairs = list(enumerate(zip(self.ledgers, bundle.runs, strict=True)))
                 left = [
@@ -336,7 +336,7 @@ class BundleWorld:
                     after = ledger.given_up(state.ledgers[which], bookie, run)
                     state = state._replace(ledgers=_put(state.ledgers, which, after))
                 bundle = bundle._replace(untaken=bundle.untaken & ~(1 << bookie))  # noqa: PLW2901
-                state = state._replace(bundles=_put(state.bundles, place, bundle))
+                state = state._replace(bundles=_put(state.bundles, index, bundle))
         return state
 
     def _is_apart(self, ledger: OneLedger, before: int, after: int) -> bool:
@@ -350,7 +350,7 @@ class BundleWorld:
     def _dissolved(self, state: BundleState) -> Iterator[tuple[tuple[str, ...], BundleState]]:
         """Every bundle is dissolved: what has not reached its rows does now."""
         found: list[tuple[tuple[str, ...], BundleState]] = [((), state)]
-        for place, bundle in enumerate(state.bundles):
+        for index, bundle in enumerate(state.bundles):
             if bundle.acks == OVER:
                 continue
             acks = clone(self.acks.parts[bundle.acks])
@@ -360,7 +360,7 @@ class BundleWorld:
                 ((*said, f"bundle {bundle.turn} is dissolved", *more), there)
                 for said, now in found
                 for more, there in self._delivered(
-                    now._replace(bundles=_put(now.bundles, place, alone)), bundle, deliveries
+                    now._replace(bundles=_put(now.bundles, index, alone)), bundle, deliveries
                 )
             ]
         yield from found
@@ -463,8 +463,8 @@ class BundleWatch:
         return None
 
 
-def _put(some: Any, place: int, value: Any) -> Any:
-    return (*some[:place], value, *some[place + 1 :])
+def _put(some: Any, index: int, value: Any) -> Any:
+    return (*some[:index], value, *some[index + 1 :])
 
 
 def _of(name: str, label: Label) -> tuple[str, ...]:

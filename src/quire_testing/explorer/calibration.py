@@ -114,11 +114,11 @@ class ClassicWorld:
 
     def _earliest(self, sent: dict[Message, int], message: Message) -> bool:
         kind, bookie, client, entry = message[:4]
-        place = 5 if kind == "add" else 4
+        index = 5 if kind == "add" else 4
         return not any(
             count == DELIVERED
             and other[:3] == (kind, bookie, client)
-            and other[place] == message[place]
+            and other[index] == message[index]
             and other[3] < entry
             for other, count in sent.items()
         )

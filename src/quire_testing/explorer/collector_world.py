@@ -223,9 +223,9 @@ class CollectorWorld:
             for copy in state.copies:
                 if copy != state.store:
                     yield self._restores(state, copy)
-        for place, cas in enumerate(state.late):
+        for index, cas in enumerate(state.late):
             if cas.version == state.store.version:
-                rest = (*state.late[:place], *state.late[place + 1 :])
+                rest = (*state.late[:index], *state.late[index + 1 :])
                 after = self._after_cas(state._replace(late=rest), cas)
                 yield Label("store", f"takes late {count_text(cas.value)}", kind="late"), after
         if state.crashes and state.bookie.at.step in {"swap", "stopped", "list", "keep"}:

@@ -75,7 +75,7 @@ def _without_payload(text: str) -> str:
 def svg(path: Sequence[tuple[Any, Any]], violation: Violation | None) -> str:
     """The diagram."""
     actors = lanes(path)
-    x = {actor: LEFT + LANE * place for place, actor in enumerate(actors)}
+    x = {actor: LEFT + LANE * index for index, actor in enumerate(actors)}
     height = TOP + ROW * (len(path) + 1)
     width = LEFT + LANE * max(1, len(actors))
     parts = [

@@ -129,20 +129,20 @@ class DirectoryWorld:
     def successors(self, state: DirectoryState) -> list[tuple[Label, DirectoryState]]:
         """Every next step: a label and the state after it."""
         moves = list(self._people(state))
-        for place, process in enumerate(state.processes):
+        for index, process in enumerate(state.processes):
             if process is None:
-                moves += self._starts(state, place)
+                moves += self._starts(state, index)
             elif process.paused:
-                moves.append((_label(place, "wakes", "wake"), self._wakes(state, place, process)))
+                moves.append((_label(index, "wakes", "wake"), self._wakes(state, index, process)))
             else:
-                moves += self._runs(state, place, process)
+                moves += self._runs(state, index, process)
         return moves
 
     # --- people, and the store ---------------------------------------------------------------------------------------
 
     def _people(self, state: DirectoryState) -> Moves:
         left = state.left
-        for place, disk in enumerate(state.disks):
+        for index, disk in enumerate(state.disks):
             if left.copies and disk.boot:
                 copy = disk._replace(marker=len(state.disks) + 1)
                 after = state._replace(
@@ -150,14 +150,14 @@ class DirectoryWorld:
                     processes=(*state.processes, None),
                     left=_less(left, "copies"),
                 )
-                yield Label("person", f"copies directory {place}", kind="copy"), after
+                yield Label("person", f"copies directory {index}", kind="copy"), after
             for other, old in enumerate(state.disks):
                 record = state.record
                 known = record is not None and (old.boot < record.boot or old.lsn < record.lsn)
-                if left.puts and place != other and state.processes[place] is None and known:
-                    after = _with_disk(state, place, old._replace(marker=disk.marker))
+                if left.puts and index != other and state.processes[index] is None and known:
+                    after = _with_disk(state, index, old._replace(marker=disk.marker))
                     yield (
-                        Label("person", f"puts the bytes of {other} back into {place}", kind="put back"),
+                        Label("person", f"puts the bytes of {other} back into {index}", kind="put back"),
                         after._replace(left=_less(left, "puts")),
                     )
         if state.registered and not any(
@@ -168,10 +168,10 @@ class DirectoryWorld:
 
     # --- a process -----------------------------------------------------------------------------------------------------
 
-    def _starts(self, state: DirectoryState, place: int) -> Moves:
+    def _starts(self, state: DirectoryState, index: int) -> Moves:
         if not state.left.starts:
             return
-        disk, record = state.disks[place], state.record
+        disk, record = state.disks[index], state.record
         found = BootState(disk.boot, disk.lsn, Marker(disk.marker, 0), disk.clean)
         older = self.rules.older_directory(record, found)
         lsn = max(disk.lsn, 0 if record is None or older is None else record.lsn) + 1
@@ -180,104 +180,104 @@ class DirectoryWorld:
         process = Process("opened", own, state.version, None if older else found)
         after = _with_disk(
             state,
-            place,
+            index,
             disk._replace(
                 boot=own.boot, lsn=lsn, clean=False, finds_loss=disk.finds_loss or older is not None
             ),
         )
-        after = _with(after, place, process)._replace(left=_less(state.left, "starts"))
+        after = _with(after, index, process)._replace(left=_less(state.left, "starts"))
         said = (older,) if older else ()
-        yield _label(place, f"starts as boot {own.boot}", "start", said), after
+        yield _label(index, f"starts as boot {own.boot}", "start", said), after
 
-    def _runs(self, state: DirectoryState, place: int, process: Process) -> Moves:
+    def _runs(self, state: DirectoryState, index: int, process: Process) -> Moves:
         left = state.left
         if left.kills:
             yield (
-                _label(place, "is killed", "kill"),
-                _with(state, place, None)._replace(left=_less(left, "kills")),
+                _label(index, "is killed", "kill"),
+                _with(state, index, None)._replace(left=_less(left, "kills")),
             )
         if process.phase == "opened":
             if state.registered == NO_ONE:
-                after = _with(state, place, process._replace(phase="registered"))
-                yield _label(place, "registers", "register"), after._replace(registered=process.own.owner)
+                after = _with(state, index, process._replace(phase="registered"))
+                yield _label(index, "registers", "register"), after._replace(registered=process.own.owner)
         elif process.phase == "registered":
-            yield _label(place, "claims the identity", "claim"), self._claims(state, place, process)
+            yield _label(index, "claims the identity", "claim"), self._claims(state, index, process)
         else:
             if left.pauses:
-                after = _with(state, place, process._replace(paused=True))
-                yield _label(place, "is paused", "pause"), after._replace(left=_less(left, "pauses"))
+                after = _with(state, index, process._replace(paused=True))
+                yield _label(index, "is paused", "pause"), after._replace(left=_less(left, "pauses"))
             if process.lease_pending:
-                yield self._settles(state, place, process)
+                yield self._settles(state, index, process)
             else:
-                yield from self._serves(state, place, process)
+                yield from self._serves(state, index, process)
 
-    def _claims(self, state: DirectoryState, place: int, process: Process) -> DirectoryState:
-        disk, record = state.disks[place], state.record
+    def _claims(self, state: DirectoryState, index: int, process: Process) -> DirectoryState:
+        disk, record = state.disks[index], state.record
         moved_on = (
             state.version != process.seen
             and process.found is not None
             and self.rules.older_directory(record, process.found) is not None
         )
         if moved_on or claim(record, process.own) is Claim.ANOTHER:
-            return _ended(state, place, process)
+            return _ended(state, index, process)
         if disk.finds_loss:
             disk = disk._replace(finds_loss=False, in_limbo=disk.in_limbo | frozenset(range(state.written)))
-        after = _recorded(_with_disk(state, place, disk), process.own._replace(lsn=disk.lsn))
-        return _with(after, place, process._replace(phase="serving", lease_pending=False))
+        after = _recorded(_with_disk(state, index, disk), process.own._replace(lsn=disk.lsn))
+        return _with(after, index, process._replace(phase="serving", lease_pending=False))
 
-    def _serves(self, state: DirectoryState, place: int, process: Process) -> Moves:
-        disk, own = state.disks[place], process.own
+    def _serves(self, state: DirectoryState, index: int, process: Process) -> Moves:
+        disk, own = state.disks[index], process.own
         if state.written < self.configuration.entries:
             entry = state.written
             put = disk._replace(lsn=disk.lsn + 1, entries=disk.entries | {entry})
             after = _with(
-                _with_disk(state, place, put), place, process._replace(pending=process.pending | {entry})
+                _with_disk(state, index, put), index, process._replace(pending=process.pending | {entry})
             )
-            yield _label(place, f"stores {entry}", "store"), after._replace(written=entry + 1)
+            yield _label(index, f"stores {entry}", "store"), after._replace(written=entry + 1)
         if process.pending:
-            after = _with(state, place, process._replace(pending=frozenset()))
+            after = _with(state, index, process._replace(pending=frozenset()))
             yield (
-                _label(place, f"acknowledges {sorted(process.pending)}", "acknowledge"),
+                _label(index, f"acknowledges {sorted(process.pending)}", "acknowledge"),
                 after._replace(acknowledged=state.acknowledged | process.pending),
             )
         if state.record is None or state.record.lsn != disk.lsn or state.record.owner != own.owner:
             if claim(state.record, own) is Claim.ANOTHER:
-                after = _ended(state, place, process)
+                after = _ended(state, index, process)
             else:
                 after = _recorded(state, own._replace(lsn=disk.lsn))
-            yield _label(place, f"tells LSN {disk.lsn}", "tell"), after
+            yield _label(index, f"tells LSN {disk.lsn}", "tell"), after
         if state.left.stops:
             stopped = disk._replace(lsn=disk.lsn + 1, clean=True)
-            after = _ended(_with_disk(state, place, stopped), place, process)
+            after = _ended(_with_disk(state, index, stopped), index, process)
             after = after._replace(left=_less(state.left, "stops"))
-            yield _label(place, "stops, and the store is away", "stop unanswered"), after
+            yield _label(index, "stops, and the store is away", "stop unanswered"), after
             if claim(state.record, own) is not Claim.ANOTHER:
                 yield (
-                    _label(place, "stops", "stop"),
+                    _label(index, "stops", "stop"),
                     _recorded(after, own._replace(lsn=stopped.lsn, clean=True)),
                 )
 
-    def _wakes(self, state: DirectoryState, place: int, process: Process) -> DirectoryState:
+    def _wakes(self, state: DirectoryState, index: int, process: Process) -> DirectoryState:
         machine = IdentityLeaseMachine(PAUSE_MS, 0, self.rules)
         machine.pending = process.lease_pending
         lease_pending = machine.look(PAUSE_MS + 1)
         phase = "serving" if process.phase == "settling" else process.phase
-        return _with(state, place, process._replace(paused=False, lease_pending=lease_pending, phase=phase))
+        return _with(state, index, process._replace(paused=False, lease_pending=lease_pending, phase=phase))
 
-    def _settles(self, state: DirectoryState, place: int, process: Process) -> tuple[Label, DirectoryState]:
+    def _settles(self, state: DirectoryState, index: int, process: Process) -> tuple[Label, DirectoryState]:
         """First its registration, then its record: while it is registered no other process writes that."""
         if process.phase == "serving":
             if state.registered not in (NO_ONE, process.own.owner):
-                return _label(place, "finds another registered", "taken"), _ended(state, place, process)
-            after = _with(state, place, process._replace(phase="settling"))
-            return _label(place, "is registered again", "register again"), after._replace(
+                return _label(index, "finds another registered", "taken"), _ended(state, index, process)
+            after = _with(state, index, process._replace(phase="settling"))
+            return _label(index, "is registered again", "register again"), after._replace(
                 registered=process.own.owner
             )
         if claim(state.record, process.own) is Claim.ANOTHER:
-            return _label(place, "was replaced", "replaced"), _ended(state, place, process)
-        after = _recorded(state, process.own._replace(lsn=state.disks[place].lsn))
-        after = _with(after, place, process._replace(phase="serving", lease_pending=False))
-        return _label(place, "writes its record, and goes on", "confirm"), after
+            return _label(index, "was replaced", "replaced"), _ended(state, index, process)
+        after = _recorded(state, process.own._replace(lsn=state.disks[index].lsn))
+        after = _with(after, index, process._replace(phase="serving", lease_pending=False))
+        return _label(index, "writes its record, and goes on", "confirm"), after
 
 
 class DirectoryWatch:
@@ -309,19 +309,19 @@ def directory_rows(state: DirectoryState) -> list[tuple[str, str]]:
     """A state as (part, what it is), for the table under a counterexample."""
     record = state.record
     rows = [("record", "none" if record is None else f"boot {record.boot}, LSN {record.lsn}")]
-    for place, (disk, process) in enumerate(zip(state.disks, state.processes, strict=True)):
+    for index, (disk, process) in enumerate(zip(state.disks, state.processes, strict=True)):
         has = f"boot {disk.boot}, LSN {disk.lsn}, entries {sorted(disk.entries)}, in limbo {sorted(disk.in_limbo)}"
         runs = "nobody runs"
         if process is not None:
             runs = f"boot {process.own.boot} {process.phase}" + (
                 ", lease pending" if process.lease_pending else ""
             )
-        rows.append((f"directory {place}", f"{has}; {runs}"))
+        rows.append((f"directory {index}", f"{has}; {runs}"))
     return [*rows, ("acknowledged", str(sorted(state.acknowledged)))]
 
 
-def _label(place: int, command: str, kind: str, said: tuple[str, ...] = ()) -> Label:
-    return Label(f"directory {place}", command, said, kind=kind)
+def _label(index: int, command: str, kind: str, said: tuple[str, ...] = ()) -> Label:
+    return Label(f"directory {index}", command, said, kind=kind)
 
 
 def _less(left: DirectoryConfiguration, what: str) -> DirectoryConfiguration:
@@ -329,20 +329,20 @@ def _less(left: DirectoryConfiguration, what: str) -> DirectoryConfiguration:
     return DirectoryConfiguration(**{**values, what: values[what] - 1})
 
 
-def _with(state: DirectoryState, place: int, process: Process | None) -> DirectoryState:
-    processes = (*state.processes[:place], process, *state.processes[place + 1 :])
+def _with(state: DirectoryState, index: int, process: Process | None) -> DirectoryState:
+    processes = (*state.processes[:index], process, *state.processes[index + 1 :])
     return state._replace(processes=processes)
 
 
-def _with_disk(state: DirectoryState, place: int, disk: DirectoryDisk) -> DirectoryState:
-    return state._replace(disks=(*state.disks[:place], disk, *state.disks[place + 1 :]))
+def _with_disk(state: DirectoryState, index: int, disk: DirectoryDisk) -> DirectoryState:
+    return state._replace(disks=(*state.disks[:index], disk, *state.disks[index + 1 :]))
 
 
 def _recorded(state: DirectoryState, record: BootState) -> DirectoryState:
     return state._replace(record=record, version=state.version + 1)
 
 
-def _ended(state: DirectoryState, place: int, process: Process) -> DirectoryState:
+def _ended(state: DirectoryState, index: int, process: Process) -> DirectoryState:
     """It ends and takes its registration back, if it has one; what it kept back is never sent."""
     registered = NO_ONE if state.registered == process.own.owner else state.registered
-    return _with(state, place, None)._replace(registered=registered)
+    return _with(state, index, None)._replace(registered=registered)

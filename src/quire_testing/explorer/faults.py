@@ -122,8 +122,8 @@ class Faults:
         if not driver.waits_for(who, request):
             return
         new = list(state)
-        place = world.at_link + client * world.n + bookie
-        new[place] = world.links.number(world.links.parts[state[place]].given_up(request))
+        index = world.at_link + client * world.n + bookie
+        new[index] = world.links.number(world.links.parts[state[index]].given_up(request))
         before = world.bookies.parts[state[bookie]]
         journal = tuple(
             (
@@ -176,16 +176,16 @@ class Faults:
         """An add of the writer arrives damaged: its bookie refuses it."""
         world = self._world
         for bookie in range(world.n):
-            place = world.at_link + bookie
-            link = world.links.parts[state[place]]
+            index = world.at_link + bookie
+            link = world.links.parts[state[index]]
             if not link.requests or link.requests[0][0][0] != "add":
                 continue
             (request, waits), rest = link.requests[0], link.requests[1:]
             link = link._replace(requests=rest)
             new = list(state)
             reply = (request, Answer.DAMAGED_IN_TRANSIT, None)
-            new[place] = world.links.number(link.answered(reply) if waits else link)
-            world._tidy(new, 0, place)
+            new[index] = world.links.number(link.answered(reply) if waits else link)
+            world._tidy(new, 0, index)
             said = (f"-> {world.names[0]} {reply_text(reply)}",) if waits else ()
             command = f"refuses {request_text(request)}, damaged on its way"
             label = Label(bookie_name(bookie), command, said, world.names[0], "transit damage")
@@ -218,13 +218,13 @@ class Faults:
         """A connection of one of these pairs of client and bookie breaks."""
         world = self._world
         for client, bookie in pairs:
-            place = world.at_link + client * world.n + bookie
-            link = world.links.parts[state[place]]
+            index = world.at_link + client * world.n + bookie
+            link = world.links.parts[state[index]]
             if not link.requests:
                 continue
             new = list(state)
-            new[place] = world.links.number(link.cut())
-            world._tidy(new, client, place)
+            new[index] = world.links.number(link.cut())
+            world._tidy(new, client, index)
             command = f"its connection to {bookie_name(bookie)} breaks"
             moves.append((Label(world.names[client], command, (), kind="break"), tuple(new)))
 

@@ -67,7 +67,7 @@ LOG_MUTANTS: Final[tuple[Mutant[LogConfiguration], ...]] = (
     ),
     with_rules(
         "log-fences-last-two",
-        "an opener fences the last two places only, and a sink has put ledgers behind",
+        "an opener fences the last two items only, and a sink has put ledgers behind",
         LogConfiguration(handles=2, ledgers=4, writes=0, adopts=2),
         "L3",
         ledgers_to_fence=lambda ledger_ids, open_ids: list(ledger_ids[-2:]),

@@ -73,13 +73,13 @@ class LogWatch:
                 "L1",
                 f"write {missing[0][1]} of handle {missing[0][0]} was acknowledged and is not in the log",
             )
-        places = {record: place for place, record in enumerate(kept)}
+        indexes = {record: index for index, record in enumerate(kept)}
         late = any(
-            places.get(before, -1) > places.get(record[:2], len(kept))
+            indexes.get(before, -1) > indexes.get(record[:2], len(kept))
             for record in state.acked
             for before in acked[: record[2]]
         )
-        if late or len(places) != len(kept):
+        if late or len(indexes) != len(kept):
             yield "L2", "the log's order is not the order of acknowledgement"
         for who in range(len(state.handles)):
             numbers = [number for owner, number in kept if owner == who]

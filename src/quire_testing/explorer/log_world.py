@@ -184,22 +184,22 @@ class LogWorld:
             # A writer confirms everything before it closes; a roll under way is finished first.
             yield self._step(state, who, handle, lambda m: m.close(), "close")
         seen: set[int] = set()
-        for place, flight in enumerate(handle.flights):
+        for index, flight in enumerate(handle.flights):
             if flight.ledger not in seen and flight.fate:
-                yield self._hears_of(state, who, handle, place)
+                yield self._hears_of(state, who, handle, index)
             seen.add(flight.ledger)
         landing: set[int] = set()
-        for place, flight in enumerate(handle.flights):
+        for index, flight in enumerate(handle.flights):
             if not flight.fate and flight.ledger not in landing:
                 landing.add(flight.ledger)
-                yield self._lands(state, who, handle, place)
+                yield self._lands(state, who, handle, index)
 
-    def _lands(self, state: LogState, who: int, handle: Handle, place: int) -> Move:
+    def _lands(self, state: LogState, who: int, handle: Handle, index: int) -> Move:
         """The oldest add to a ledger is on its bookies, or is refused: the ledger was fenced."""
-        flight = handle.flights[place]
+        flight = handle.flights[index]
         ledger = state.ledgers[flight.ledger - 1]
         fate = "refused" if ledger.closed or ledger.deleted else "stored"
-        flights = (*handle.flights[:place], flight._replace(fate=fate), *handle.flights[place + 1 :])
+        flights = (*handle.flights[:index], flight._replace(fate=fate), *handle.flights[index + 1 :])
         after = self._with(state, who, replace(handle, flights=flights))
         if fate == "stored":
             stored = ledger._replace(records=(*ledger.records, (who, flight.number)))
@@ -208,9 +208,9 @@ class LogWorld:
             f"ledger {flight.ledger}", f"takes {flight.number} from handle {who}", (fate,), kind=fate
         ), after
 
-    def _hears_of(self, state: LogState, who: int, handle: Handle, place: int) -> Move:
-        flight = handle.flights[place]
-        rest = (*handle.flights[:place], *handle.flights[place + 1 :])
+    def _hears_of(self, state: LogState, who: int, handle: Handle, index: int) -> Move:
+        flight = handle.flights[index]
+        rest = (*handle.flights[:index], *handle.flights[index + 1 :])
         if flight.fate == "refused":
             after = replace(handle, flights=rest)
             return self._step(
@@ -227,8 +227,8 @@ class LogWorld:
     # --- what handles asked for --------------------------------------------------------------------------------------
 
     def _works(self, state: LogState, who: int, handle: Handle) -> Iterator[Move]:
-        for place, work in enumerate(handle.work):
-            rest = replace(handle, work=(*handle.work[:place], *handle.work[place + 1 :]))
+        for index, work in enumerate(handle.work):
+            rest = replace(handle, work=(*handle.work[:index], *handle.work[index + 1 :]))
             kind = work[0]
             if kind in ("swap", "late"):
                 yield from self._cas(state, who, rest, work)
@@ -395,8 +395,8 @@ class LogWorld:
                 yield self._begins(state, before)
         for who, number in enumerate(state.trimmers):
             trimmer = self.trimmers.parts[number]
-            for place, work in enumerate(trimmer.work):
-                rest = replace(trimmer, work=(*trimmer.work[:place], *trimmer.work[place + 1 :]))
+            for index, work in enumerate(trimmer.work):
+                rest = replace(trimmer, work=(*trimmer.work[:index], *trimmer.work[index + 1 :]))
                 yield from self._trim_works(state, who, rest, work)
 
     def _begins(self, state: LogState, before: int) -> Move:

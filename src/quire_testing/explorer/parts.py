@@ -1,6 +1,6 @@
 """The parts of a ledger's world, each with a number for every state that it comes to, and what all steps share.
 
-| places of a state | part |
+| indexes of a state | part |
 | --- | --- |
 | 0 .. n-1 | bookies |
 | n | the store: record, version |
@@ -229,7 +229,7 @@ class WorldParts:
         return label, self.clients.number(outcome.client), outcome.sends, outcome.asks
 
     def _client_after(self, new: list[int], client: int, move: ClientMove) -> State:
-        """A client's step on a state: its own place, what it sends, what it asks; then what has no effect goes."""
+        """A client's step on a state: its own index, what it sends, what it asks; then what has no effect goes."""
         _, after, sends, asks = move
         at_client = self.at_client + client
         if client > self.configuration.recoverers:
@@ -241,17 +241,17 @@ class WorldParts:
         for bookie, request in sends:
             new[base + bookie] = links.number(links.parts[new[base + bookie]].sent(request))
         if asks:
-            place = self.at_ask + client
-            questions = self.asks.parts[new[place]]
+            index = self.at_ask + client
+            questions = self.asks.parts[new[index]]
             for kind, *rest in asks:
                 record, version, *notes = rest or (None, 0)
                 questions = (*questions, Ask(kind, record, version, notes=notes[0] if notes else NO_NOTES))
-            new[place] = self.asks.number(questions)
+            new[index] = self.asks.number(questions)
         if changed:
             no_link = self.no_link
-            for place in range(base, base + self.n):
-                if new[place] != no_link:
-                    self._tidy(new, client, place)
+            for index in range(base, base + self.n):
+                if new[index] != no_link:
+                    self._tidy(new, client, index)
         return tuple(new)
 
     def _judged(self, new: list[int], number: int) -> int:
@@ -286,13 +286,13 @@ class WorldParts:
             readable = [some & own for some, own in zip(readable, asked_for, strict=True)]
         return judged(ended, held, readable, sound=not (c.crashes or c.damages or c.deletions))
 
-    def _tidy(self, new: list[int], client: int, place: int) -> None:
+    def _tidy(self, new: list[int], client: int, index: int) -> None:
         """Forget replies that can change nothing any more, and who waits for them."""
-        key = (client, new[self.at_client + client], new[place])
+        key = (client, new[self.at_client + client], new[index])
         after = self._tidied.get(key)
         if after is None:
             after = self._tidied[key] = self._tidy_link(*key)
-        new[place] = after
+        new[index] = after
 
     def _tidy_link(self, client: int, client_at: int, link_at: int) -> int:
         who, link = self.clients.parts[client_at], self.links.parts[link_at]
@@ -306,9 +306,9 @@ class WorldParts:
         return self.links.number(Link(tuple(requests), tuple(replies), link.broken))
 
     def _push_reply(self, new: list[int], client: int, bookie: int, reply: Any) -> None:
-        place = self.at_link + client * self.n + bookie
-        new[place] = self.links.number(self.links.parts[new[place]].answered(reply))
-        self._tidy(new, client, place)
+        index = self.at_link + client * self.n + bookie
+        new[index] = self.links.number(self.links.parts[new[index]].answered(reply))
+        self._tidy(new, client, index)
 
     def _with_questions(
         self, state: State, client: int, rest: tuple[Ask, ...], found: list[ClientMove], moves: list[Move]
@@ -344,19 +344,19 @@ class WorldParts:
         new = list(state)
         new[bookie] = self.bookies.number(after)
         for client in range(self.count):
-            place = self.at_link + client * self.n + bookie
-            link = self.links.parts[new[place]].died()
+            index = self.at_link + client * self.n + bookie
+            link = self.links.parts[new[index]].died()
             for waiting in (*(record[2] for record in before.journal), *before.waiting):
                 if waiting and waiting[0] == client and waiting[2]:
                     link = link.answered((waiting[1], Answer.UNREACHABLE, None))
-            new[place] = self.links.number(link)
-            self._tidy(new, client, place)
+            new[index] = self.links.number(link)
+            self._tidy(new, client, index)
         return new
 
     def clients_of(self, state: State) -> Iterator[ClientState]:
         """The clients of a state."""
-        for place in range(self.at_client, self.at_link):
-            yield self.clients.parts[state[place]]
+        for index in range(self.at_client, self.at_link):
+            yield self.clients.parts[state[index]]
 
     def sizes(self) -> dict[str, int]:
         """How many states each kind of part reached."""

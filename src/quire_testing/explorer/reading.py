@@ -29,10 +29,10 @@ class Reading:
         spent = None
         if budget.timeouts:
             spent = world.budgets.number(budget._replace(timeouts=budget.timeouts - 1))
-        place = world.at_reader + which
+        index = world.at_reader + which
         for label, after, patient in self._reads_of(which, state, impatient=spent is not None):
             new = list(state)
-            new[place] = after
+            new[index] = after
             if not patient:
                 assert spent is not None
                 new[-1] = spent

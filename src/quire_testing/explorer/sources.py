@@ -20,7 +20,7 @@ from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.explorer.world import LedgerWorld
 
 Source: TypeAlias = tuple[str, int, int, int, int]
-"""Its kind and the numbers of who it is (a client and a bookie, or one of them); then the place of a state that tells
+"""Its kind and the numbers of who it is (a client and a bookie, or one of them); then the index in a state that tells
 by one of its numbers that there is nothing to do, and that number (-1: no number tells)."""
 
 FAULTS: Final = tuple(Budget._fields[:-1])
@@ -49,11 +49,11 @@ class SourcesWorld(LedgerWorld):
         links = [(client, bookie) for client in range(self.count) for bookie in range(self.n)]
         nothing = self.no_link
         return [
-            *(("request", *link, self.at_link + place, nothing) for place, link in enumerate(links)),
-            *(("reply", *link, self.at_link + place, nothing) for place, link in enumerate(links)),
+            *(("request", *link, self.at_link + index, nothing) for index, link in enumerate(links)),
+            *(("reply", *link, self.at_link + index, nothing) for index, link in enumerate(links)),
             *(
-                ("late", *link, self.at_link + place, nothing)
-                for place, link in enumerate(links)
+                ("late", *link, self.at_link + index, nothing)
+                for index, link in enumerate(links)
                 if self.configuration.breaks
             ),
             *(("client", client, 0, 0, -1) for client in range(self.count)),
@@ -66,22 +66,22 @@ class SourcesWorld(LedgerWorld):
 
     def steps_of(self, state: State, source: Source) -> list[Move]:
         """The steps of one source."""
-        kind, one, other, place, nothing = source
+        kind, one, other, index, nothing = source
         moves: list[Move] = []
-        if state[place] == nothing:
+        if state[index] == nothing:
             return moves
         if kind == "request":
-            link = self.links.parts[state[place]]
+            link = self.links.parts[state[index]]
             if link.requests:
                 rest = link._replace(requests=link.requests[1:])
                 self._arrives(state, one, other, (rest, *link.requests[0]), moves)
         elif kind == "late":
-            link = self.links.parts[state[place]]
+            link = self.links.parts[state[index]]
             if link.broken:
                 rest = link._replace(broken=link.broken[1:])
                 self._arrives(state, one, other, (rest, link.broken[0], False), moves)
         elif kind == "reply":
-            link = self.links.parts[state[place]]
+            link = self.links.parts[state[index]]
             if link.replies:
                 self._comes_back(state, one, other, link, moves)
         elif kind == "client":
@@ -108,9 +108,9 @@ class SourcesWorld(LedgerWorld):
         """Whether no disk has a step of its own."""
         return self._syncs_at_once(state)
 
-    def _tidy(self, new: list[int], client: int, place: int) -> None:
+    def _tidy(self, new: list[int], client: int, index: int) -> None:
         """As in the search, but not remembered: what a link and a client are seldom comes again in a walk."""
-        new[place] = self._tidy_link(client, new[self.at_client + client], new[place])
+        new[index] = self._tidy_link(client, new[self.at_client + client], new[index])
 
     def _arrives(
         self,
@@ -133,12 +133,12 @@ class SourcesWorld(LedgerWorld):
             link = link.answered(reply)
         new = list(state)
         new[bookie] = after
-        place = self.at_link + client * self.n + bookie
-        new[place] = self.links.number(link)
+        index = self.at_link + client * self.n + bookie
+        new[index] = self.links.number(link)
         for other, reply in others:
             self._push_reply(new, other, bookie, reply)
-        if own and new[place] != self.no_link:
-            self._tidy(new, client, place)
+        if own and new[index] != self.no_link:
+            self._tidy(new, client, index)
         moves.append((label, tuple(new)))
 
     def _comes_back(self, state: State, client: int, bookie: int, link: Link, moves: list[Move]) -> None:

@@ -150,9 +150,9 @@ class StreamDriver(LedgerWriterDriver):
 
     def _truncated(self, client: StreamClient, slot: int, bookie: BookieId, answer: Answer) -> list[Outcome]:
         """A chosen bookie has truncated, or is not to be had; when all have responded the writer's choice is made."""
-        place = (Slot(slot), bookie)
-        left = tuple(each for each in client.joining if each != place)
-        joined = (*client.joined, place) if answer is Answer.OK else client.joined
+        member = (Slot(slot), bookie)
+        left = tuple(each for each in client.joining if each != member)
+        joined = (*client.joined, member) if answer is Answer.OK else client.joined
         waiting = replace(client, joining=left, joined=() if not left else joined)
         if left:
             return [Outcome(self._client(waiting, client.machine, client.fault))]

@@ -91,7 +91,7 @@ def in_mode(record: LedgerMetadata, *, fencing: bool) -> LedgerMetadata:
 
 
 class StreamPlaces(NamedTuple):
-    """Where the parts stand in a state: each the place of the first of its kind; the bookies begin at 0."""
+    """Where the parts stand in a state: each the index of the first of its kind; the bookies begin at 0."""
 
     store: int
     client: int
@@ -101,7 +101,7 @@ class StreamPlaces(NamedTuple):
 
 
 def places_of(bookies: int, clients: int) -> StreamPlaces:
-    """The places in a world of so many bookies and clients."""
+    """The indexes in a world of so many bookies and clients."""
     link = bookies + 1 + clients
     ask = link + clients * bookies
     return StreamPlaces(bookies, bookies + 1, link, ask, ask + clients)

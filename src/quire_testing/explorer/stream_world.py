@@ -4,7 +4,7 @@ It runs the machines that ship: `TakeOverMachine`, `WriterMachine` and `BookieLe
 that wrote it first, so that two entries of one id are two: the ledger's world keeps entries as bits and could not tell them
 apart. A connection carries requests and responses in order; what was under way when it broke arrives late.
 
-| places of a state | part |
+| indexes of a state | part |
 | --- | --- |
 | 0 .. n-1 | bookies |
 | then one | the store: record, version |
@@ -186,7 +186,7 @@ class StreamWorld:
         return self.driver if client < self.leaders else self.repairs.driver
 
     def after(self, new: list[int], client: int, done: Done) -> State:
-        """A state once a client has taken a step. Its own place, what it sends, what it asks; then replies that can change nothing are forgotten."""
+        """A state once a client has taken a step. Its own index, what it sends, what it asks; then replies that can change nothing are forgotten."""
         _, after, sends, asks = done
         if client >= self.leaders and self.clients.parts[after].result:
             bookies = [self.bookies.parts[number] for number in new[: self.n]]
@@ -197,14 +197,14 @@ class StreamWorld:
         for bookie, request in sends:
             new[base + bookie] = self.links.number(self.links.parts[new[base + bookie]].sent(request))
         if asks:
-            place = self.at.ask + client
-            questions = self.asks.parts[new[place]]
+            index = self.at.ask + client
+            questions = self.asks.parts[new[index]]
             for kind, *rest in asks:
                 questions = (*questions, Ask(kind, *(rest[:2] or (None, 0))))
-            new[place] = self.asks.number(questions)
+            new[index] = self.asks.number(questions)
         if has_changed:
-            for place in range(base, base + self.n):
-                self.tidy(new, client, place)
+            for index in range(base, base + self.n):
+                self.tidy(new, client, index)
             if self.clients.parts[after].machine is None:
                 # A compare-and-swap on its way may still reach the store; nothing waits for its response.
                 questions = self.asks.parts[new[self.at.ask + client]]
@@ -214,10 +214,10 @@ class StreamWorld:
                 new[self.at.ask + client] = self.asks.number(kept)
         return tuple(new)
 
-    def tidy(self, new: list[int], client: int, place: int) -> None:
-        if new[place] == self.no_link:
+    def tidy(self, new: list[int], client: int, index: int) -> None:
+        if new[index] == self.no_link:
             return
-        key = ("tidy", client < self.leaders, new[self.at.client + client], new[place])
+        key = ("tidy", client < self.leaders, new[self.at.client + client], new[index])
         after = self._memo.get(key)
         if after is None:
             who, link = self.clients.parts[key[2]], self.links.parts[key[3]]
@@ -225,12 +225,12 @@ class StreamWorld:
             requests = tuple((each, waits and driver.waits_for(who, each)) for each, waits in link.requests)
             replies = tuple(reply for reply in link.replies if driver.heeds(who, reply))
             after = self._memo[key] = self.links.number(Link(requests, replies, link.broken))
-        new[place] = after
+        new[index] = after
 
     def _push(self, new: list[int], client: int, bookie: int, reply: Reply) -> None:
-        place = self.at.link + client * self.n + bookie
-        new[place] = self.links.number(self.links.parts[new[place]].answered(reply))
-        self.tidy(new, client, place)
+        index = self.at.link + client * self.n + bookie
+        new[index] = self.links.number(self.links.parts[new[index]].answered(reply))
+        self.tidy(new, client, index)
 
     def _own_moves(self, state: State, client: int, budget: StreamBudget, moves: list[Move]) -> None:
         number = state[self.at.client + client]
@@ -300,15 +300,15 @@ class StreamWorld:
     def _gives_up(self, state: State, client: int, moves: list[Move], kinds: tuple[str, ...] = ()) -> None:
         who = self.clients.parts[state[self.at.client + client]]
         for bookie in range(self.n):
-            place = self.at.link + client * self.n + bookie
-            link = self.links.parts[state[place]]
+            index = self.at.link + client * self.n + bookie
+            link = self.links.parts[state[index]]
             outstanding = [request for request, waits in link.requests if waits]
             outstanding += [reply[0] for reply in link.replies]
             for request in outstanding:
                 if (kinds and request[0] not in kinds) or not self.driver.waits_for(who, request):
                     continue
                 new = list(state)
-                new[place] = self.links.number(link.given_up(request))
+                new[index] = self.links.number(link.given_up(request))
                 command = f"gives up {request_text(request)} at {bookie_name(bookie)}"
                 for outcome in self.driver.gave_up(who, bookie, request):
                     done = self.done(client, outcome, command, kind="timeout")
@@ -318,17 +318,17 @@ class StreamWorld:
 
     def _delivers(self, state: State, client: int, bookie: int, moves: list[Move]) -> None:
         """The oldest request of a connection, or one of a broken one, reaches its bookie."""
-        place = self.at.link + client * self.n + bookie
-        key = ("deliver", client, bookie, state[bookie], state[place])
+        index = self.at.link + client * self.n + bookie
+        key = ("deliver", client, bookie, state[bookie], state[index])
         found = self._memo.get(key)
         if found is None:
             found = self._memo[key] = list(self._delivered(*key[1:]))
         for label, after, link_after, others in found:
             new = list(state)
-            new[bookie], new[place] = after, link_after
+            new[bookie], new[index] = after, link_after
             for other, reply in others:
                 self._push(new, other, bookie, reply)
-            self.tidy(new, client, place)
+            self.tidy(new, client, index)
             moves.append((label, tuple(new)))
 
     def _delivered(
@@ -359,14 +359,14 @@ class StreamWorld:
 
     def _hears(self, state: State, client: int, bookie: int, moves: list[Move]) -> None:
         """The oldest reply of a connection reaches its client."""
-        place = self.at.link + client * self.n + bookie
-        key = ("hear", client, bookie, state[self.at.client + client], state[place])
+        index = self.at.link + client * self.n + bookie
+        key = ("hear", client, bookie, state[self.at.client + client], state[index])
         found = self._memo.get(key)
         if found is None:
             found = self._memo[key] = self._on_response(*key[1:])
         for done, link_after in found:
             new = list(state)
-            new[place] = link_after
+            new[index] = link_after
             moves.append((done[0], self.after(new, client, done)))
 
     def _on_response(self, client: int, bookie: int, client_at: int, link_at: int) -> list[tuple[Done, int]]:
@@ -529,12 +529,12 @@ def breaks(world: StreamWorld, state: State, moves: list[Move]) -> None:
     state = world.spent(state, "breaks")
     for client in range(world.count):
         for bookie in range(world.n):
-            place = world.at.link + client * world.n + bookie
-            link = world.links.parts[state[place]]
+            index = world.at.link + client * world.n + bookie
+            link = world.links.parts[state[index]]
             if link.requests:
                 new = list(state)
-                new[place] = world.links.number(link.cut())
-                world.tidy(new, client, place)
+                new[index] = world.links.number(link.cut())
+                world.tidy(new, client, index)
                 command = f"its connection to {bookie_name(bookie)} breaks"
                 moves.append((Label(world.names[client], command, (), kind="break"), tuple(new)))
 
@@ -565,13 +565,13 @@ def losses(world: StreamWorld, state: State, moves: list[Move]) -> None:
         new = list(state)
         new[bookie] = world.bookies.number(world.bookie_driver.lost(before))
         for client in range(world.count):
-            place = world.at.link + client * world.n + bookie
-            link = world.links.parts[new[place]].died()
+            index = world.at.link + client * world.n + bookie
+            link = world.links.parts[new[index]].died()
             for whom, request, waits in before.waiting:
                 if whom == client and waits:
                     link = link.answered((request, Answer.UNREACHABLE, None))
-            new[place] = world.links.number(link)
-            world.tidy(new, client, place)
+            new[index] = world.links.number(link)
+            world.tidy(new, client, index)
         moves.append((Label(bookie_name(bookie), "loses its disk", (), kind="loss"), tuple(new)))
 
 

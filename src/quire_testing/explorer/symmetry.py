@@ -191,8 +191,8 @@ class Symmetry:
             if look is None:
                 look = self._look_at_bookie(number)
             parts = [look]
-            for place in range(base + bookie, base + count * n, n):
-                number = state[place]
+            for index in range(base + bookie, base + count * n, n):
+                number = state[index]
                 look = link_look.get(number)
                 if look is None:
                     look = self._look_at_link(number)
@@ -239,8 +239,8 @@ class Symmetry:
         new = [self._bookie(which, state[old]) for old in inverse]
         new.append(self._store(which, state[n]))
         new.extend(self._client(which, number) for number in state[n + 1 : world.at_link])
-        for place in range(world.at_link, world.at_ask, n):
-            new.extend(self._link(which, state[place + old]) for old in inverse)
+        for index in range(world.at_link, world.at_ask, n):
+            new.extend(self._link(which, state[index + old]) for old in inverse)
         new.extend(self._ask(which, number) for number in state[world.at_ask : world.at_reader])
         new.extend(self._reader(which, number) for number in state[world.at_reader : world.at_clearing])
         new.extend(self._clearing(which, number) for number in state[world.at_clearing : -1])

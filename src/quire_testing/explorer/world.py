@@ -130,8 +130,8 @@ class LedgerWorld(WorldParts):
         c = self.configuration
         if self.reader_names or c.collects or (c.repairers and self.repairs.has_reason(state)):
             return False
-        for place in range(self.at_client, self.at_link):
-            number = state[place]
+        for index in range(self.at_client, self.at_link):
+            number = state[index]
             quiet = self._quiet.get(number)
             if quiet is None:
                 quiet = self._quiet[number] = self.clients.parts[number].idle
@@ -141,42 +141,42 @@ class LedgerWorld(WorldParts):
         return not budget.reruns and not budget.crashes
 
     def _messages(self, state: State, moves: list[Move]) -> None:
-        n, no_link, place = self.n, self.no_link, self.at_link
+        n, no_link, index = self.n, self.no_link, self.at_link
         at_once = self._syncs_at_once(state)
         for client in range(self.count):
             for bookie in range(n):
-                if state[place] != no_link:
+                if state[index] != no_link:
                     self._deliveries(state, client, bookie, at_once, moves)
                     self._hearings(state, client, bookie, moves)
-                place += 1
+                index += 1
 
     def _deliveries(self, state: State, client: int, bookie: int, at_once: bool, moves: list[Move]) -> None:
         """What a connection carries to its bookie."""
-        place = self.at_link + client * self.n + bookie
-        asked = (client, bookie, state[bookie], state[place], at_once)
+        index = self.at_link + client * self.n + bookie
+        asked = (client, bookie, state[bookie], state[index], at_once)
         delivered = self._delivers.get(asked)
         if delivered is None:
             delivered = self._delivers[asked] = self._deliver(*asked)
         for label, after, link_after, others in delivered:
             new = list(state)
             new[bookie] = after
-            new[place] = link_after
+            new[index] = link_after
             for other, reply in others:
                 self._push_reply(new, other, bookie, reply)
             if link_after != self.no_link:
-                self._tidy(new, client, place)
+                self._tidy(new, client, index)
             moves.append((label, tuple(new)))
 
     def _hearings(self, state: State, client: int, bookie: int, moves: list[Move]) -> None:
         """What a connection carries to its client."""
-        place = self.at_link + client * self.n + bookie
-        key = (client, bookie, state[self.at_client + client], state[place])
+        index = self.at_link + client * self.n + bookie
+        key = (client, bookie, state[self.at_client + client], state[index])
         moved = self._hears.get(key)
         if moved is None:
             moved = self._hears[key] = self._hear(*key)
         for client_move, link_after in moved:
             new = list(state)
-            new[place] = link_after
+            new[index] = link_after
             moves.append((client_move[0], self._client_after(new, client, client_move)))
 
     def _deliver(self, client: int, bookie: int, bookie_at: int, link_at: int, at_once: bool) -> list[Any]:

@@ -81,9 +81,9 @@ class Comparison:
         return any(bookie.lost and bookie.name == label.actor for bookie in self._play.bookies)
 
     def _client(self, program: Program, label: Label) -> None:
-        for place, outcome in enumerate(program.ahead):
+        for index, outcome in enumerate(program.ahead):
             if outcome.said == label.said:
-                del program.ahead[place]
+                del program.ahead[index]
                 return
         msg = f"{label.actor}: {label.command}: expected {label.said}, said {[each.said for each in program.ahead]}"
         raise DriverDiffersError(msg)

@@ -93,9 +93,9 @@ class ProgramWorld(LedgerWorld):
         """Every next step of the programs."""
         moves = super().successors(state)
         failing = [
-            self._receiving(place)
-            for place in range(self.at_link, self.at_ask)
-            if any(answer is Answer.UNREACHABLE for _, answer, _ in self.links.parts[state[place]].replies)
+            self._receiving(index)
+            for index in range(self.at_link, self.at_ask)
+            if any(answer is Answer.UNREACHABLE for _, answer, _ in self.links.parts[state[index]].replies)
         ]
         if lost := [move for move in moves if self._follows_to_lost(state, move[0])]:
             return lost
@@ -111,8 +111,8 @@ class ProgramWorld(LedgerWorld):
         label, after = move
         if label.kind != "hears read":
             return True
-        place = self.at_client + self.names.index(label.actor)
-        before, machine = (self.clients.parts[each[place]].machine for each in (state, after))
+        index = self.at_client + self.names.index(label.actor)
+        before, machine = (self.clients.parts[each[index]].machine for each in (state, after))
         new = range(before.lap + 1, min(machine.lap + 1, self.configuration.entries))
         came = re.search(r"has \[([\d, ]*)\]", label.command)
         here = [int(number) for number in came[1].split(",")] if came and came[1] else []
@@ -127,8 +127,8 @@ class ProgramWorld(LedgerWorld):
         refused = self._replies(state, self.names.index(label.other), bookie)
         return self.bookies.parts[state[bookie]].lost and bool(refused)
 
-    def _receiving(self, place: int) -> tuple[str, str]:
-        client, bookie = divmod(place - self.at_link, self.n)
+    def _receiving(self, index: int) -> tuple[str, str]:
+        client, bookie = divmod(index - self.at_link, self.n)
         return self.names[client], f"b{bookie}"
 
     def _possible(self, state: State, label: Label) -> bool:

@@ -97,7 +97,7 @@ def simulate(
         seed: any number.
         mix: a key of `MIXES`.
         parts: what programs are made of.
-        dropped: faults to leave out, by their place in the list.
+        dropped: faults to leave out, by their index in the list.
         judging: judge the history; else only failures outside the history are reported.
         settings: other than the seed's own.
     """

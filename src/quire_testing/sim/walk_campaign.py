@@ -87,15 +87,15 @@ def _shortest(walks: Walks, walk: Walk) -> Walk:
     labels = [label for label, _ in walk.path[1:]]
     size, left = max(1, len(labels) // 2), SHRINK_REPLAYS
     while left:
-        place, shorter = 0, False
-        while place < len(labels) and left:
+        index, shorter = 0, False
+        while index < len(labels) and left:
             left -= 1
-            tried = _taken_again(walks, walk, labels[:place] + labels[place + size :])
+            tried = _taken_again(walks, walk, labels[:index] + labels[index + size :])
             if tried is not None and tried.steps < len(labels):
                 walk, shorter = tried, True
                 labels = [label for label, _ in walk.path[1:]]
             else:
-                place += size
+                index += size
         if size == 1 and not shorter:
             break
         size = max(1, size // 2)

@@ -1,6 +1,6 @@
 """One random walk over the worlds of the explorer: the machines that ship, a thousand times cheaper than the programs.
 
-A seed decides everything. Steps are chosen by a priority schedule: each source of steps has a place in a random order,
+A seed decides everything. Steps are chosen by a priority schedule: each source of steps has an index in a random order,
 the first that can make a step makes it, and at change points one source moves elsewhere. So a connection, a disk or a
 client is slow for a whole walk, which uniform chance never gives. Faults come when the take-over begins, or anywhere. A
 walk begins behind a random number of entries that are everywhere already, and stops when nothing is left to decide.
@@ -265,15 +265,15 @@ class LedgerWalks:
             if plan.phases.get(client) is phase:
                 continue
             plan.phases[client] = phase
-            places = [
-                place
-                for place, (kind, one, *_) in enumerate(plan.order)
+            indexes = [
+                index
+                for index, (kind, one, *_) in enumerate(plan.order)
                 if one == client and kind in ("request", "reply", "late")
             ]
-            sources = [plan.order[place] for place in places]
+            sources = [plan.order[index] for index in indexes]
             chance.shuffle(sources)
-            for place, source in zip(places, sources, strict=True):
-                plan.order[place] = source
+            for index, source in zip(indexes, sources, strict=True):
+                plan.order[index] = source
 
     def _stuck(self, state: State) -> Violation | None:
         """No actor can make a step: allowed unless a client waits, and no fault could happen."""

@@ -274,7 +274,9 @@ def test_where_nothing_can_be_copied_the_ledger_is_deleted() -> None:
             (fragment,) = record.fragments
             fragments = (replace(fragment, ensemble=(cluster.id_of(other),)),)
             await cluster.client.ledger_store.write(replace(record, fragments=fragments), version)
-            seen = UnderReplicatedMark(MarkReason.HOLE, cluster.id_of(other), EntryRange(0, 9), version, "", 0)
+            seen = UnderReplicatedMark(
+                MarkReason.HOLE, cluster.id_of(other), EntryRange(0, 9), version, "", 0
+            )
             await cluster.marks.mark(ledger, [seen])
 
         cluster.run(name_another_bookie())

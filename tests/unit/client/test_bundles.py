@@ -180,7 +180,8 @@ async def test_a_connection_that_ends_fails_the_rows_without_an_answer(tmp_path,
 
         answers_of(monkeypatch, server, half)
         places = [
-            ledger._outgoing.place_at(ledger.metadata.ensemble_of(0).index(bookies[0])) for ledger in ledgers
+            ledger._outgoing.connection_at(ledger.metadata.ensemble_of(0).index(bookies[0]))
+            for ledger in ledgers
         ]
         await acknowledged(ledgers)
         await until_async(lambda: [1 in place.unacked for place in places] == [False, False, True, True])
@@ -197,7 +198,9 @@ async def test_a_bundle_to_fewer_than_the_quorum_counts_when_a_bookie_returns(tm
         await until_async(lambda: all(len(ledger._machine.absent) == 2 for ledger in ledgers))
         sent.requests.clear()
         second = together(ledgers)
-        await until_async(lambda: sent.requests and not any(ledger._outgoing.owed for ledger in ledgers))
+        await until_async(
+            lambda: sent.requests and not any(ledger._outgoing.is_unacknowledged for ledger in ledgers)
+        )
         assert sent.to(bookies[0])[0] == ({ledger.ledger_id: 2 for ledger in ledgers}, True)
         await cluster.start_bookie(names[0])
         assert await asyncio.gather(*first, *second) == [1, 1, 2, 2]

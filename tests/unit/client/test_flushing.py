@@ -181,8 +181,10 @@ async def test_a_bookie_that_was_silent_long_before_is_in_the_closing_record(w):
     w.bookies.set("b3", "stopped")
     await ledger.append(b"0")
     now_ms = RealClock().now_ms
-    [place] = [place for place in ledger._outgoing._places if place.unacked]
-    await until_async(lambda: place.oldest is not None and now_ms() >= place.oldest_ms + SHORT.flush_ms)
+    [connection] = [connection for connection in ledger._outgoing._connections if connection.unacked]
+    await until_async(
+        lambda: connection.oldest is not None and now_ms() >= connection.oldest_ms + SHORT.flush_ms
+    )
     await ledger.close()
     assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 0, 0)])
     assert w.store.writes == 1, "the close and its holes are one write"

@@ -15,7 +15,7 @@ from quire.client.bookies.short_circuit import FileReadOutcome
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
 from quire.wire.responses import ReadReply
-from quire.wire.run import RunPlace
+from quire.wire.run import RunLocation
 from quire.wire.stored_record import RECORD_HEADER_BYTES
 from support.small_cluster import small_cluster
 
@@ -24,17 +24,17 @@ COUNT = 40
 
 
 @pytest.fixture
-def placed(monkeypatch):
-    """The places that were read here."""
-    places = []
+def located(monkeypatch):
+    """The locations that were read here."""
+    locations = []
     fill = short_circuit.fill
 
     async def told(reply, memory):
-        places.extend(reply.places)
+        locations.extend(reply.locations)
         return await fill(reply, memory)
 
     monkeypatch.setattr(short_circuit, "fill", told)
-    return places
+    return locations
 
 
 def payload(number: int) -> bytes:
@@ -72,35 +72,35 @@ async def read(client, ledger_id):
 
 @pytest.mark.parametrize("digest", ["crc32c", "crc32", "mac", "dummy"])
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 2, 2)])
-async def test_long_runs_are_read_where_they_lie(tmp_path, placed, digest, quorums) -> None:
+async def test_long_runs_are_read_where_they_lie(tmp_path, located, digest, quorums) -> None:
     E, Qw, Qa = quorums
     async with small_cluster(tmp_path, 4) as cluster:
         ledger_id = await written(cluster, ensemble_size=E, write_quorum=Qw, ack_quorum=Qa, digest=digest)
         entries = await read(await greeted(cluster), ledger_id)
         assert [entry.payload for entry in entries] == [payload(number) for number in range(COUNT)]
         assert all(type(entry.payload) is bytes for entry in entries)
-        assert sum(place.size for place in placed) > COUNT * LONG / 2
+        assert sum(location.size for location in located) > COUNT * LONG / 2
 
 
-async def test_either_side_can_do_without(tmp_path, placed) -> None:
+async def test_either_side_can_do_without(tmp_path, located) -> None:
     async with small_cluster(tmp_path, 3, short_circuit_reads=False) as cluster:
         ledger_id = await written(cluster)
         client = await greeted(cluster)
         assert len(await read(client, ledger_id)) == COUNT
-        assert placed == []
+        assert located == []
         # A bookie that has not offered it sends what it is asked for.
         for server in cluster.servers:
             client.bookies._channel(server).colocated = True
         assert len(await read(client, ledger_id)) == COUNT
-        assert placed == []
+        assert located == []
     async with small_cluster(tmp_path / "other", 3) as cluster:
         ledger_id = await written(cluster)
         client = await greeted(cluster, ClientConfig(short_circuit_reads=False))
         assert len(await read(client, ledger_id)) == COUNT
-        assert placed == []
+        assert located == []
 
 
-async def test_short_runs_and_recent_ones_are_sent(placed, cluster) -> None:
+async def test_short_runs_and_recent_ones_are_sent(located, cluster) -> None:
     client = await greeted(cluster)
     async with await client.create_ledger() as recent:
         await recent.append_many([payload(number) for number in range(COUNT)])
@@ -110,10 +110,10 @@ async def test_short_runs_and_recent_ones_are_sent(placed, cluster) -> None:
             await short.append(b"short %d" % number)
     await forget(cluster)
     assert len(await read(await greeted(cluster), short.ledger_id)) == 5
-    assert placed == []
+    assert located == []
 
 
-async def test_what_is_damaged_is_still_the_bookies_to_say(placed, cluster) -> None:
+async def test_what_is_damaged_is_still_the_bookies_to_say(located, cluster) -> None:
     ledger_id = await written(cluster)
     [victim] = [bookie for bookie in cluster.servers if cluster.servers[bookie].config.name == "b1"]
     directory = cluster.servers[victim].config.directory
@@ -130,13 +130,13 @@ async def test_what_is_damaged_is_still_the_bookies_to_say(placed, cluster) -> N
     channel = client.bookies._channel(victim)
     assert channel.colocated
     reply = await client.bookies.read(victim, access, 0, COUNT - 1, 1 << 26)
-    assert placed
+    assert located
     assert reply.answer is Answer.OK
     assert any(low <= 7 <= high for low, high in reply.unknown)
     assert set(reply.damaged) <= set(reply.unknown)
     assert any(low <= 7 <= high for low, high in reply.damaged), "damaged, and not out of reach"
     assert channel.colocated, "it may have been one recycled segment"
-    assert channel.place_misses == 1
+    assert channel.location_misses == 1
     # Every entry is there: its other copies are good.
     entries = await read(client, ledger_id)
     assert [entry.payload for entry in entries] == [payload(number) for number in range(COUNT)]
@@ -146,9 +146,11 @@ async def test_a_file_that_is_gone_meanwhile_costs_nothing(tmp_path, monkeypatch
     gone = []
     read_record = short_circuit._read
 
-    def missing(place, record, **options):
-        gone.append(place)
-        return read_record(place._replace(path=place.path.replace(".seg", "-gone.seg")), record, **options)
+    def missing(location, record, **options):
+        gone.append(location)
+        return read_record(
+            location._replace(path=location.path.replace(".seg", "-gone.seg")), record, **options
+        )
 
     monkeypatch.setattr(short_circuit, "_read", missing)
     async with small_cluster(tmp_path, 3) as cluster:
@@ -159,16 +161,16 @@ async def test_a_file_that_is_gone_meanwhile_costs_nothing(tmp_path, monkeypatch
         assert 1 <= len(gone) <= 3 * short_circuit.MISSES_MAX
 
 
-async def test_a_disk_that_has_to_be_waited_for_is_waited_for(tmp_path, monkeypatch, placed) -> None:
+async def test_a_disk_that_has_to_be_waited_for_is_waited_for(tmp_path, monkeypatch, located) -> None:
     monkeypatch.setattr(short_circuit, "_AT_ONCE", None)
     async with small_cluster(tmp_path, 3) as cluster:
         ledger_id = await written(cluster)
         assert len(await read(await greeted(cluster), ledger_id)) == COUNT
-        assert placed
+        assert located
 
 
 async def test_a_file_system_that_cannot_say_what_is_in_memory_is_waited_for(
-    placed, monkeypatch, cluster
+    located, monkeypatch, cluster
 ) -> None:
     """On tmpfs each read was taken for that of a recycled segment, and after three there were no more."""
     preadv = os.preadv
@@ -184,26 +186,26 @@ async def test_a_file_system_that_cannot_say_what_is_in_memory_is_waited_for(
     for _ in range(4):
         assert len(await read(client, ledger_id)) == COUNT
     assert all(client.bookies._channel(server).colocated for server in cluster.servers)
-    assert sum(place.size for place in placed) > 4 * COUNT * LONG / 2
+    assert sum(location.size for location in located) > 4 * COUNT * LONG / 2
 
 
 async def test_a_disk_that_does_not_respond_is_left_to_the_bookie(monkeypatch) -> None:
     released = threading.Event()
 
-    monkeypatch.setattr(short_circuit, "_read_cached", lambda places, records: 0)
-    monkeypatch.setattr(short_circuit, "_read_from_disk", lambda places, records: released.wait())
-    place = RunPlace("/d/segments/0123456789abcdef.seg", 0, 200, 1)
+    monkeypatch.setattr(short_circuit, "_read_cached", lambda locations, records: 0)
+    monkeypatch.setattr(short_circuit, "_read_from_disk", lambda locations, records: released.wait())
+    location = RunLocation("/d/segments/0123456789abcdef.seg", 0, 200, 1)
     reply, channel = (
-        ReadReply(Answer.OK, places=[place]),
-        SimpleNamespace(meant="b0", colocated=True, place_misses=0),
+        ReadReply(Answer.OK, locations=[location]),
+        SimpleNamespace(meant="b0", colocated=True, location_misses=0),
     )
     try:
         memory = lambda size: memoryview(bytearray(size))  # noqa: E731
-        assert not await short_circuit.read_places(channel, reply, "/d", 1000, memory, timeout_ms=1)
+        assert not await short_circuit.read_locations(channel, reply, "/d", 1000, memory, timeout_ms=1)
     finally:
         released.set()
     assert not channel.colocated
-    assert (reply.runs, reply.places) == ([], [place])
+    assert (reply.runs, reply.locations) == ([], [location])
 
 
 @pytest.mark.parametrize("at_once", [short_circuit._AT_ONCE, None])
@@ -217,10 +219,10 @@ async def test_places_that_are_no_records_are_refused(tmp_path, monkeypatch, at_
     cannot = ("pipe.seg", "folder.seg", "link.seg", "NUL\0.seg", "long" * 100)
     for name in ("short.seg", "other.seg", "none.seg", *cannot):
         for size in (RECORD_HEADER_BYTES, 200):
-            place = RunPlace(f"{tmp_path}/{name}", 0, size, 1)
-            reply = ReadReply(Answer.OK, places=[place])
+            location = RunLocation(f"{tmp_path}/{name}", 0, size, 1)
+            reply = ReadReply(Answer.OK, locations=[location])
             outcome = await short_circuit.fill(reply, lambda size: memoryview(bytearray(size)))
             assert outcome is (FileReadOutcome.CANNOT_OPEN if name in cannot else FileReadOutcome.MISSED), (
                 name
             )
-            assert (reply.runs, reply.places) == ([], [place])
+            assert (reply.runs, reply.locations) == ([], [location])

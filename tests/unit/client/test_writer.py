@@ -129,9 +129,9 @@ async def test_a_striped_ledger_gives_each_bookie_its_stripes(size, write, ack, 
             assert ids == range(count, count + amount)
             count += amount
         await ledger.drain()
-        for place, name in enumerate(c.bookies.names):
+        for connection, name in enumerate(c.bookies.names):
             held = c.bookies.entries[name]
-            assert set(held) == {entry for entry in range(count) if (place - entry) % size < write}
+            assert set(held) == {entry for entry in range(count) if (connection - entry) % size < write}
             assert all(payload == b"%d" % entry for entry, (payload, _) in held.items())
 
 
@@ -207,12 +207,12 @@ async def test_a_writer_that_rests_keeps_no_places_and_goes_on_with_new_ones():
     async with cluster(4) as c, await c.writer() as ledger:
         for n in range(3):
             assert await ledger.append(b"%d" % n) == n
-            await until_async(lambda: not ledger._outgoing._places)
+            await until_async(lambda: not ledger._outgoing._connections)
             await until_async(lambda n=n: c.bookies.explicit["b1"][-1:] == [n])
         c.bookies.set("b1", "dead")
         assert await ledger.append(b"3") == 3
         await until_async(lambda: ledger.metadata.last_fragment.ensemble == ("b4", "b2", "b3"))
-        await until_async(lambda: not ledger._outgoing._places)
+        await until_async(lambda: not ledger._outgoing._connections)
         assert await ledger.append(b"4") == 4
         await until_async(lambda: 4 in c.bookies.entries["b4"])
         assert 4 not in c.bookies.entries["b1"]
@@ -223,10 +223,10 @@ async def test_a_writer_does_not_rest_while_a_bookie_has_not_answered(c):
         c.bookies.set("b3", "stopped")
         await ledger.append(b"x")
         await until_async(lambda: c.bookies.explicit["b1"])
-        place = ledger._outgoing.place_at(2)
+        connection = ledger._outgoing.connection_at(2)
         c.bookies.set("b3", "ok")
-        await until_async(lambda: place.answers == 1)
-        assert ledger._outgoing.place_at(2) is place
+        await until_async(lambda: connection.answers == 1)
+        assert ledger._outgoing.connection_at(2) is connection
 
 
 async def test_readers_elsewhere_are_told_while_a_bookie_that_hangs_has_not_been_sent_the_last_entry(c):

@@ -302,7 +302,7 @@ def test_any_neighbours_of_any_list_can_become_one(
     )
     assert [i.flags for i in items] == [ItemFlags.REWRITTEN if i.ledger_id >= 1000 else 0 for i in items]
     # The last items keep their places; the head stays as small as its layout wants it.
-    assert after.first_item_place + len(after.items) == len(counts)
+    assert after.first_item_index + len(after.items) == len(counts)
     assert len(after.items) <= layout.page_items + 2
     assert after.closed_end == head.closed_end
 

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StructField, StructType
 
-from quire.core.log.list import ItemState, LedgerSummary, LogItem, Place
+from quire.core.log.list import ItemLocation, ItemState, LedgerSummary, LogItem
 from quire.log.archive import (
     SCHEMA,
     ArchiveError,
-    ArchivePlace,
+    ArchiveLocation,
     footer_digest,
     open_archive,
     read_footer,
@@ -57,47 +57,47 @@ def table(first, end):
     ).cast(SCHEMA)
 
 
-def write(directory: Path, log_id="ab" * 16) -> ArchivePlace:
+def write(directory: Path, log_id="ab" * 16) -> ArchiveLocation:
     """A file of three row groups, as an archive job would leave it."""
     made = directory / "made"
     with made.open("wb") as sink:
         write_archive(sink, [table(0, 100), table(100, 200), table(200, COUNT)], log="orders", log_id=log_id)
     with pa.OSFile(str(made)) as source:
         _, footer = read_footer(source)
-    place = ArchivePlace(str(directory), log_id, 0, COUNT, footer_digest(footer))
-    Path(place.path).parent.mkdir(exist_ok=True)
-    made.rename(place.path)
-    return place
+    location = ArchiveLocation(str(directory), log_id, 0, COUNT, footer_digest(footer))
+    Path(location.path).parent.mkdir(exist_ok=True)
+    made.rename(location.path)
+    return location
 
 
 def test_the_file_is_plain_parquet_and_says_where_its_row_groups_are(tmp_path):
-    place = write(tmp_path)
-    assert place.name == f"{'ab' * 16}/{0:019d}-{COUNT:019d}-{place.digest.hex()}.parquet"
-    plain = pq.read_table(place.path, partitioning=None)
+    location = write(tmp_path)
+    assert location.name == f"{'ab' * 16}/{0:019d}-{COUNT:019d}-{location.digest.hex()}.parquet"
+    plain = pq.read_table(location.path, partitioning=None)
     assert plain.schema.equals(SCHEMA)
     assert plain.equals(pa.concat_tables([table(0, 100), table(100, 200), table(200, COUNT)]))
-    manifest = open_archive(place).manifest
+    manifest = open_archive(location).manifest
     assert [(group.first, group.next, group.rows) for group in manifest.groups] == [
         (0, 97, 70),
         (100, 197, 70),
         (200, 297, 70),
     ]
-    parquet = pq.read_metadata(place.path)
+    parquet = pq.read_metadata(location.path)
     for number, group in enumerate(manifest.groups):
-        columns = [parquet.row_group(number).column(place) for place in range(parquet.num_columns)]
+        columns = [parquet.row_group(number).column(location) for location in range(parquet.num_columns)]
         starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
         assert group.start == min(starts)
         assert group.end - group.start == sum(column.total_compressed_size for column in columns)
-        assert open_archive(place).read(number, ["value", "offset"]).num_columns == 2
+        assert open_archive(location).read(number, ["value", "offset"]).num_columns == 2
 
 
 def test_no_changed_byte_passes(tmp_path):
-    place = write(tmp_path)
-    path, good = Path(place.path), Path(place.path).read_bytes()
-    expected = [open_archive(place).read(number, SCHEMA.names) for number in range(3)]
+    location = write(tmp_path)
+    path, good = Path(location.path), Path(location.path).read_bytes()
+    expected = [open_archive(location).read(number, SCHEMA.names) for number in range(3)]
 
     def read_all():
-        file = open_archive(place)
+        file = open_archive(location)
         return [file.read(number, SCHEMA.names) for number in range(3)]
 
     # Every 37th byte, and the ends; the first four are only a mark.
@@ -110,16 +110,16 @@ def test_no_changed_byte_passes(tmp_path):
         else:
             # Bytes between row groups and footer (page indexes) are not read.
             assert found == expected
-            assert at >= open_archive(place).manifest.groups[-1].end
+            assert at >= open_archive(location).manifest.groups[-1].end
     for size in (0, 5, len(good) - 1, len(good) // 2):
         path.write_bytes(good[:size])
         with pytest.raises(ArchiveError, match="its footer differs from the one"):
-            open_archive(place)
+            open_archive(location)
     path.unlink()
     with pytest.raises(ArchiveError, match=r"cannot be read|is missing"):
-        open_archive(place)
+        open_archive(location)
     with pytest.raises(ArchiveError, match=r"cannot be read|is missing"):
-        open_archive(replace(place, directory=tmp_path.joinpath("nowhere").as_uri()))
+        open_archive(replace(location, directory=tmp_path.joinpath("nowhere").as_uri()))
 
 
 def options(use=Use.BATCH, **given):
@@ -139,10 +139,10 @@ async def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, at, caplog):
                 await writer.roll()
     heads = LogHeads(at.store)
     log_id = await heads.find("orders")
-    place = write(tmp_path, log_id.hex())
+    location = write(tmp_path, log_id.hex())
     head, version = await heads.read(log_id)
     rows = 210
-    item = LogItem(7, place=Place.ARCHIVE, archive=place.digest).completed(
+    item = LogItem(7, location=ItemLocation.ARCHIVE, archive=location.digest).completed(
         0, LedgerSummary(rows, 5_000, T0, T0 + 296)
     )
     item = replace(item, next_offset=COUNT, state=ItemState.CLOSED)
@@ -150,7 +150,7 @@ async def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, at, caplog):
     await heads.write(replace(head, items=(item, *head.items[1:]), archive=str(tmp_path)), version)
     await at.client.delete_ledger(head.items[0].ledger_id)
     about = await log.describe()
-    assert (about.archive, about.items[0].archive) == (str(tmp_path), place.digest)
+    assert (about.archive, about.items[0].archive) == (str(tmp_path), location.digest)
 
     async def read(wanted=Wanted(), **given):  # noqa: B008
         chosen = options(**given)
@@ -190,8 +190,8 @@ async def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, at, caplog):
     end = await stream.latest(at.client, start, Limits(records=35))
     assert end["logs"]["orders"]["offset"] == 250
     # A damaged file is named, or stepped over.
-    data = Path(place.path).read_bytes()
-    Path(place.path).write_bytes(data[:100] + b"?" + data[101:])
+    data = Path(location.path).read_bytes()
+    Path(location.path).write_bytes(data[:100] + b"?" + data[101:])
     with pytest.raises(
         SparkUseError, match=r"quire: log 'orders': archive file .* row group 0 \(offsets 0 to 96\)"
     ):
@@ -202,12 +202,12 @@ async def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, at, caplog):
     assert "row group 0 (offsets 0 to 96) differs from its checksum: offsets 0 to 96, up to 97 records" in (
         caplog.text
     )
-    Path(place.path).unlink()
+    Path(location.path).unlink()
     with pytest.raises(SparkUseError, match=r"is missing from its directory.* failOnDataLoss=false skips"):
         await read()
     assert (await read(failOnDataLoss="false"))[1] is None
     # With the whole directory it may be a disk that is away: nothing is proven lost.
-    Path(place.path).parent.rename(tmp_path / "away")
+    Path(location.path).parent.rename(tmp_path / "away")
     for given in ("true", "false"):
         with pytest.raises(SparkUseError, match="It is not proven lost"):
             await read(failOnDataLoss=given)

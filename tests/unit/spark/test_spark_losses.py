@@ -17,7 +17,7 @@ from quire.bookie.server import BookieServer
 from quire.client.config import ClientConfig
 from quire.core.errors import QuireError, ReadUnavailableError
 from quire.log import batching
-from quire.log.archive import ArchivePlace, open_archive
+from quire.log.archive import ArchiveLocation, open_archive
 from quire.log.config import LogConfig
 from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy
@@ -308,8 +308,8 @@ def test_times_that_spark_cannot_show_are_archived_and_compacted_as_they_are(clu
     work = archive.plan(cluster.uri, "orders", (tmp_path / "files").as_uri(), now_ms=2**62)
     unit = work.to_write[-1]
     [row] = archive._step(unit)
-    place = ArchivePlace(unit.root, unit.log_id.hex(), 400, 403, bytes.fromhex(row["digest"]))
-    assert open_archive(place).read(0, ["timestamp"]).column(0).cast(pa.int64()).to_pylist() == times
+    location = ArchiveLocation(unit.root, unit.log_id.hex(), 400, 403, bytes.fromhex(row["digest"]))
+    assert open_archive(location).read(0, ["timestamp"]).column(0).cast(pa.int64()).to_pylist() == times
     kept = KeptOffsets({0: b"\xff" * 4096})
     settings = lists.head_of(cluster.uri, "orders").settings
     what = CompactUnit(
@@ -366,9 +366,11 @@ def test_archived_records_of_a_log_that_was_deleted_are_counted_by_offset(caplog
     options = parse(
         SparkOptions({"cluster": "sqlite:/c.db", "path": "orders", **LAX}, READ_OPTIONS), Use.BATCH
     )
-    place = ArchivePlace("file:/files", "ab" * 16, 100, 400, "digest")
+    location = ArchiveLocation("file:/files", "ab" * 16, 100, 400, "digest")
     spans = ((100, 150), (200, 300))
-    piece = EntrySpan(Origin("orders", 7, 100), None, 1, 3, 999, batches=False, offsets=spans, archive=place)
+    piece = EntrySpan(
+        Origin("orders", 7, 100), None, 1, 3, 999, batches=False, offsets=spans, archive=location
+    )
     assert TaskLosses(options).step_over_ledger(piece, "whose log was deleted") == 3
     assert (
         "ledger 7, whose log was deleted: 3 archived row groups of offsets 100 to 299, about 150 records"

@@ -29,8 +29,8 @@ def fill(storage: LedgerStorage, ledger_id: int, sink: Answers) -> None:
 
 def read(storage: LedgerStorage, kind: int, ledger_id: int) -> bytes | None:
     """The body of the newest record of a kind and ledger; None if there is none that verifies."""
-    place = storage.kept._places.get(ledger_id, {}).get(kind)
-    return None if place is None else storage.kept._read(*place)
+    location = storage.kept._locations.get(ledger_id, {}).get(kind)
+    return None if location is None else storage.kept._read(*location)
 
 
 def reclaim(storage: LedgerStorage, ledger_id: int, sink: Answers) -> None:
@@ -91,8 +91,8 @@ def test_a_kept_record_that_rotted_is_named_and_not_relocated() -> None:
     storage = open_storage(files)
     storage.kept.put(SegmentRecordKind.RECORD_COPY, 9, COPY)
     fill(storage, 1, sink)
-    sequence, place = storage.kept._places[9][SegmentRecordKind.RECORD_COPY]
-    files.nodes[str(storage._files.path(sequence))].data[place.offset8 * 8 + 110] ^= 1
+    sequence, location = storage.kept._locations[9][SegmentRecordKind.RECORD_COPY]
+    files.nodes[str(storage._files.path(sequence))].data[location.offset8 * 8 + 110] ^= 1
     assert read(storage, SegmentRecordKind.RECORD_COPY, 9) is None
     assert [damage.ledger_id for damage in storage.damages.kept] == [9]
     reclaim(storage, 1, sink)

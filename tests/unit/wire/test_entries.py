@@ -19,13 +19,13 @@ def made(ids: list[int]) -> list[Entry]:
 ascending = st.lists(st.integers(0, 60), unique=True, max_size=12).map(sorted)
 
 
-@given(ids=ascending, place=st.slices(12))
-def test_it_is_the_sequence_of_its_entries(ids: list[int], place: slice) -> None:
+@given(ids=ascending, index=st.slices(12))
+def test_it_is_the_sequence_of_its_entries(ids: list[int], index: slice) -> None:
     rows = made(ids)
     entries = Entries.of(7, rows)
     assert list(entries) == rows
     assert len(entries) == len(rows)
-    assert list(entries[place]) == rows[place]
+    assert list(entries[index]) == rows[index]
     assert [entries[at] for at in range(-len(rows), len(rows))] == 2 * rows
     assert all(type(entry) is Entry for entry in entries)
     assert list(entries.payloads) == [entry.payload for entry in rows]
@@ -47,7 +47,7 @@ def test_parts_are_joined_as_lists_are(ids: list[int], cuts: list[int]) -> None:
 def test_what_follows_without_a_gap(ids: list[int], first: int) -> None:
     expected: list[int] = []
     if ids and ids[0] == first:
-        expected = [i for place, i in enumerate(ids) if i == first + place]
+        expected = [i for index, i in enumerate(ids) if i == first + index]
     assert list(Entries.of(7, made(ids)).without_gap(first).entry_ids) == expected
 
 

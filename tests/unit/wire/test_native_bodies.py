@@ -18,7 +18,7 @@ from quire.core.ledger.stripes import HeldInterval
 from quire.wire import native, native_bodies, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST, LacItem
-from quire.wire.run import SCHEME_TERMS, RunPlace, encode_run
+from quire.wire.run import SCHEME_TERMS, RunLocation, encode_run
 from support.many_lacs import encode_lacs
 
 IDS = st.integers(0, ID_MAX)
@@ -93,21 +93,21 @@ def test_entries(
     assert (found.damaged, found.lac_term) == (damaged, term)
 
 
-PLACES = st.lists(
+LOCATIONS = st.lists(
     st.builds(
-        RunPlace, st.text(max_size=80), st.integers(0, ID_MAX - native.FRAME_BYTES_MAX),
+        RunLocation, st.text(max_size=80), st.integers(0, ID_MAX - native.FRAME_BYTES_MAX),
         st.integers(0, native.FRAME_BYTES_MAX // 4), U32, TERMS,
     ),
     max_size=5,
 )  # fmt: skip
 
 
-@given(PLACES)
-def test_places(places: list[RunPlace]) -> None:
+@given(LOCATIONS)
+def test_locations(locations: list[RunLocation]) -> None:
     told = native_bodies.encode_read_fields(7, [])
-    told += native_bodies.encode_places(places)
-    found = native_bodies.decode_entries(memoryview(told), placed=True)
-    assert found.places == places
+    told += native_bodies.encode_locations(locations)
+    found = native_bodies.decode_entries(memoryview(told), located=True)
+    assert found.locations == locations
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40), TERMS, st.integers(-1, ID_MAX))
@@ -146,12 +146,12 @@ def told() -> bytes:
     return native_bodies.encode_read_fields(7, [])
 
 
-def entries(body: bytes, *, placed: bool = False) -> Callable[[], object]:
-    return lambda: native_bodies.decode_entries(memoryview(body), placed=placed)
+def entries(body: bytes, *, located: bool = False) -> Callable[[], object]:
+    return lambda: native_bodies.decode_entries(memoryview(body), located=located)
 
 
-def placed(*places: RunPlace) -> Callable[[], object]:
-    return entries(told() + native_bodies.encode_places(places), placed=True)
+def located(*locations: RunLocation) -> Callable[[], object]:
+    return entries(told() + native_bodies.encode_locations(locations), located=True)
 
 
 def page(held: list[HeldInterval], following: int = WHOLE_LIST, first: int = 0) -> Callable[[], object]:
@@ -213,14 +213,14 @@ BAD = {
     "in its first fields": entries(bytes(23)),
     "in its run": entries(told() + struct.pack(">I", 77)),
     "requested are entries of origin term 0, scheme 0": entries(told() + a_scheme_1_run()),
-    "the offset 18446744073709551615 of a place": placed(RunPlace("/1.seg", 2**64 - 1, 10, 0)),
-    "the offset 9223372036854775800 of a place": placed(RunPlace("/1.seg", 2**63 - 8, 10, 0)),
-    "longer than": placed(RunPlace("/1.seg", 0, FRAME + 1, 0)),
-    "or all are than 2 of it": placed(*[RunPlace("/1.seg", 0, FRAME, 0)] * 3),
-    "4096 places do not fit": entries(told() + struct.pack(">I", 4096), placed=True),
-    "in its path of a place": entries(told() + struct.pack(">IQIIQ", 1, 0, 1, 1, 0) + b"\0\7", placed=True),
-    "the path of a place in a list of entries is not UTF-8": entries(
-        told() + struct.pack(">IQIIQ", 1, 0, 1, 1, 0) + b"\0\1\xff", placed=True
+    "the offset 18446744073709551615 of a location": located(RunLocation("/1.seg", 2**64 - 1, 10, 0)),
+    "the offset 9223372036854775800 of a location": located(RunLocation("/1.seg", 2**63 - 8, 10, 0)),
+    "longer than": located(RunLocation("/1.seg", 0, FRAME + 1, 0)),
+    "or all are than 2 of it": located(*[RunLocation("/1.seg", 0, FRAME, 0)] * 3),
+    "4096 locations do not fit": entries(told() + struct.pack(">I", 4096), located=True),
+    "in its path of a location": entries(told() + struct.pack(">IQIIQ", 1, 0, 1, 1, 0) + b"\0\7", located=True),
+    "the path of a location in a list of entries is not UTF-8": entries(
+        told() + struct.pack(">IQIIQ", 1, 0, 1, 1, 0) + b"\0\1\xff", located=True
     ),
     "in its size of the explicit LAC": lambda: native_bodies.decode_lac_body(memoryview(b"")),
     "in its LAC's term and LAFR": lambda: native_bodies.decode_lac_body(memoryview(bytes(8))),

@@ -340,10 +340,10 @@ class Connection(ClientConnection):
             self.answer(request, answer)
             return
         room = min(bytes_max, self._server.back_pressure.answer_bytes_max)
-        placed = self._colocated and bool(request.flags & Flag.PLACES)
-        found = self._ledgers.read(request, first, last, room, origin_term=origin_term, placed=placed)
+        located = self._colocated and bool(request.flags & Flag.LOCATIONS)
+        found = self._ledgers.read(request, first, last, room, origin_term=origin_term, located=located)
         if self._server.lease.pending:
-            if found.answer is not Answer.OK or not (found.runs or found.places):
+            if found.answer is not Answer.OK or not (found.runs or found.locations):
                 again = partial(self._entries, request, answer, first, last, bytes_max, origin_term)
                 self.later(again, READ_BYTES)
                 return
@@ -356,9 +356,9 @@ class Connection(ClientConnection):
                 found.conclusive_through, found.unknown, found.damaged, found.lac_term
             )
         ]
-        if found.places:
-            body.append(native_bodies.encode_places(found.places))
-        flags = native.PLACED if found.places else 0
+        if found.locations:
+            body.append(native_bodies.encode_locations(found.locations))
+        flags = native.LOCATED if found.locations else 0
         runs = native_bodies.encode_runs(found.runs)
         self.answer(request, Answer.OK, flags=flags, lac=found.lac, body=body, runs=runs)
 

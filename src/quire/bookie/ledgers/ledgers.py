@@ -47,7 +47,7 @@ from quire.wire.native import NO_KEY, Flag, Request
 from quire.wire.native_bodies import WHOLE_LIST
 from quire.wire.native_requests import plain_run
 from quire.wire.plain_adds import AddedRun, AddRequest, OrdinaryRun
-from quire.wire.run import RunPlace, RunView
+from quire.wire.run import RunLocation, RunView
 
 EVERY_LAC = 1 << 63
 """Above each LAC: all waiting polls look again."""
@@ -74,7 +74,7 @@ class Found:
     conclusive_through: int
     unknown: list[tuple[int, int]]
     lac: int
-    places: Sequence[RunPlace] = ()
+    locations: Sequence[RunLocation] = ()
     damaged: Sequence[tuple[int, int]] = ()
     lac_term: int = 0
 
@@ -97,7 +97,7 @@ def found_of(held: RangeHeld, machine: BookieLedgerMachine, first: int, *, faili
         conclusive,
         list(held.unknown) if tells else [],
         facts.lac,
-        held.places,
+        held.locations,
         held.damaged if tells else (),
         facts.lac_term,
     )
@@ -469,11 +469,11 @@ class Ledgers:
         bytes_max: int,
         *,
         origin_term: int = 0,
-        placed: bool = False,
+        located: bool = False,
     ) -> Found:
         """What this bookie has of first..last, and what is conclusive; a requested fence has been set before.
 
-        Of a stream only entries of the origin term are meant: another one's is not here. With `placed`, the client can
+        Of a stream only entries of the origin term are meant: another one's is not here. With `located`, the client can
         read long runs where they lie.
         """
         ledger_id = request.ledger_id
@@ -493,7 +493,7 @@ class Ledgers:
             last,
             bytes_max,
             origin_term=origin_term,
-            placed=placed,
+            located=located,
             low_priority=low_priority,
         )
         return found_of(held, machine, first, failing=self._storage.failure is not None)

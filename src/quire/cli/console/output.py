@@ -269,7 +269,7 @@ def human_duration(seconds: float) -> str:
     """`seconds` in the two largest units that it has: `3d 4h`, `12m 5s`, `8s`."""
     whole = int(seconds)
     parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
-    first = next((place for place, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    first = next((index for index, (number, _) in enumerate(parts) if number), len(parts) - 1)
     return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number) or "0s"
 
 

@@ -48,12 +48,12 @@ def draw_fragments(fragments: Sequence[FragmentFacts], standing: Mapping[str, st
     width = max((len(text) for text in ranges), default=0)
     heads = "  ".join(f"b{number}".rjust(3) for number in range(1, len(bookies) + 1))
     lines = [f"  {'entries'.ljust(width)}  {heads}"]
-    for place, (fragment, text) in enumerate(zip(fragments, ranges, strict=True)):
+    for index, (fragment, text) in enumerate(zip(fragments, ranges, strict=True)):
         if (
             len(fragments) > FRAGMENTS_SHOWN
-            and FRAGMENTS_SHOWN // 2 <= place < len(fragments) - FRAGMENTS_SHOWN // 2
+            and FRAGMENTS_SHOWN // 2 <= index < len(fragments) - FRAGMENTS_SHOWN // 2
         ):
-            if place == FRAGMENTS_SHOWN // 2:
+            if index == FRAGMENTS_SHOWN // 2:
                 lines.append(f"  {'…'.ljust(width)}  ({len(fragments) - FRAGMENTS_SHOWN} more fragments)")
             continue
         slots = {bookie: f"[{slot}]" for slot, bookie in enumerate(fragment.ensemble)}
@@ -93,9 +93,9 @@ def draw_items(items: Sequence[ItemFacts], start_offset: int, shown: int = ITEMS
     ]
     width = max((len(text) for text in ranges), default=0)
     lines = [f"  first readable offset {start_offset:,}"]
-    for place, (item, text, count) in enumerate(zip(items, ranges, counts, strict=True)):
-        if len(items) > shown and shown // 2 <= place < len(items) - shown // 2:
-            if place == shown // 2:
+    for index, (item, text, count) in enumerate(zip(items, ranges, counts, strict=True)):
+        if len(items) > shown and shown // 2 <= index < len(items) - shown // 2:
+            if index == shown // 2:
                 lines.append(f"  {'…'.ljust(width)}  ({len(items) - shown} more ledgers)")
             continue
         bar = "█" * -(-count * _BAR_WIDTH // largest) if item.next_offset is not None else "▒" * 3 + "→"

@@ -41,26 +41,26 @@ def draw_table(
         width: of the terminal; None: there is none, and nothing is left out.
         least: the columns that are left out first, in this order; after them the others from the right.
     """
-    columns = [[head, *(row[place] for row in rows)] for place, head in enumerate(heads)]
+    columns = [[head, *(row[index] for row in rows)] for index, head in enumerate(heads)]
     natural = [max(map(cells, column)) for column in columns]
     narrow = [min(size, _narrowest(column)) for size, column in zip(natural, columns, strict=True)]
     if any(" " in row[-1] for row in rows):
         narrow[-1] = min(natural[-1], _FOLDED_TO)  # a long word at a line's end does not move a column
     order = [*least, *(head for head in reversed(heads[1:]) if head not in least)]
     shown = list(range(len(heads)))
-    while width is not None and order and _total(narrow[place] for place in shown) > width:
+    while width is not None and order and _total(narrow[index] for index in shown) > width:
         shown.remove(heads.index(order.pop(0)))
-    widths = {place: narrow[place] for place in shown}
+    widths = {index: narrow[index] for index in shown}
     room = (width or WIDTH) - _total(widths.values())
-    for place in shown:
-        more = min(max(room, 0), natural[place] - widths[place])
-        widths[place], room = widths[place] + more, room - more
+    for index in shown:
+        more = min(max(room, 0), natural[index] - widths[index])
+        widths[index], room = widths[index] + more, room - more
     head, *lines = (
         line
         for number in range(len(rows) + 1)
-        for line in _lines([(columns[place][number], widths[place]) for place in shown])
+        for line in _lines([(columns[index][number], widths[index]) for index in shown])
     )
-    return Drawn(head, lines, [head for place, head in enumerate(heads) if place not in shown])
+    return Drawn(head, lines, [head for index, head in enumerate(heads) if index not in shown])
 
 
 def cells(text: str) -> int:

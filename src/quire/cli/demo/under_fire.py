@@ -99,7 +99,7 @@ def kill_a_bookie(
         writer.wait_until(lambda it: it.acknowledged >= bulk.share(3), progress.advance)
     ledger_id = client.log(LOG).describe().items[-1].ledger_id
     ensemble = _last_fragment(client, ledger_id).ensemble
-    index = next(place for place, bookie in enumerate(local.bookies) if bookie.id in ensemble)
+    index = next(at for at, bookie in enumerate(local.bookies) if bookie.id in ensemble)
     before = writer.acknowledged
     dead = local.kill(index)
     narrator.say(f"{dead.id} killed with SIGKILL when {before:,} lines were acknowledged; the writer goes on")
@@ -107,9 +107,9 @@ def kill_a_bookie(
         progress.advance(before)
         writer.wait_until(lambda it: it.acknowledged >= bulk.share(5), progress.advance)
     fragment = _last_fragment(client, ledger_id)
-    for place in (bookie for bookie in fragment.ensemble if bookie not in ensemble):
+    for other in (bookie for bookie in fragment.ensemble if bookie not in ensemble):
         narrator.say(
-            f"{place} took its place, from entry {fragment.first_entry:,} of ledger {ledger_id} on (an entry holds many lines)"
+            f"{other} took its place, from entry {fragment.first_entry:,} of ledger {ledger_id} on (an entry holds many lines)"
         )
     narrator.say(f"{writer.acknowledged:,} lines are acknowledged by now")
     return index

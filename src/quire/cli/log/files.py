@@ -211,7 +211,7 @@ def _parquet(file: Path) -> Iterator[InputRecord]:
 
 def _rows_at_once(metadata: Any) -> int:
     """Rows of one batch: they fit into memory."""
-    size = sum(metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups))
+    size = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
     each = max(size // max(metadata.num_rows, 1), 1)
     return int(min(max(_ROWS_BYTES_MAX // each, 1), _ROWS_MAX))
 
@@ -228,8 +228,8 @@ def _rows(batch: Any) -> Iterator[InputRecord]:
         return list((found if kind is None else found.cast(kind, safe=False)).to_pylist())
 
     if "timestamp" in names and pa.types.is_timestamp(kind := batch.schema.field("timestamp").type):
-        place = names.index("timestamp")
-        moments = batch.column(place).cast(pa.timestamp("ms", kind.tz), safe=False)
+        index = names.index("timestamp")
+        moments = batch.column(index).cast(pa.timestamp("ms", kind.tz), safe=False)
         times = moments.cast(pa.int64()).to_pylist()
     else:
         times = column("timestamp", pa.int64())

@@ -73,25 +73,25 @@ def printer(text: str, log: str) -> Printer:
     """
     parts: list[Printer] = []
     plain = bytearray()
-    place = 0
-    while place < len(text):
-        char = text[place]
+    index = 0
+    while index < len(text):
+        char = text[index]
         if char == "\\":
-            taken, place = _escape(text, place)
+            taken, index = _escape(text, index)
             plain += taken
             continue
-        place += 1
+        index += 1
         if char != "%":
             plain += char.encode()
             continue
-        kind = text[place : place + 1]
-        place += 1
+        kind = text[index : index + 1]
+        index += 1
         if kind in {"%", "t"}:
             plain += b"%" if kind == "%" else log.encode()
             continue
         if kind not in _TOKENS:
             raise MisuseError(
-                f"the format string {text!r} has %{kind} at character {place - 1}: the tokens are %s %S %R (value, its "
+                f"the format string {text!r} has %{kind} at character {index - 1}: the tokens are %s %S %R (value, its "
                 "size, its size in binary), %k %K (key, its size), %o (offset), %T (timestamp), %h (headers), %t (log) "
                 "and %%."
             )
@@ -111,14 +111,14 @@ def escaped(text: str, option: str) -> bytes:
         MisuseError: it is empty, or an escape is unknown.
     """
     found = bytearray()
-    place = 0
-    while place < len(text):
-        if text[place] == "\\":
-            taken, place = _escape(text, place)
+    index = 0
+    while index < len(text):
+        if text[index] == "\\":
+            taken, index = _escape(text, index)
             found += taken
         else:
-            found += text[place].encode()
-            place += 1
+            found += text[index].encode()
+            index += 1
     if not found:
         raise MisuseError(f"{option} is empty: give one or more characters, as in {option} ':'.")
     return bytes(found)
@@ -128,15 +128,15 @@ def _constant(text: bytes) -> Printer:
     return lambda _record: text
 
 
-def _escape(text: str, place: int) -> tuple[bytes, int]:
-    r"""The byte of the escape that begins at `place`, and the place behind it."""
-    kind = text[place + 1 : place + 2]
+def _escape(text: str, index: int) -> tuple[bytes, int]:
+    r"""The byte of the escape that begins at `index`, and the index behind it."""
+    kind = text[index + 1 : index + 2]
     if kind in _ESCAPES:
-        return _ESCAPES[kind], place + 2
-    digits = text[place + 2 : place + 4]
+        return _ESCAPES[kind], index + 2
+    digits = text[index + 2 : index + 4]
     if kind == "x" and len(digits) == 2 and set(digits) <= _HEX:
-        return bytes([int(digits, 16)]), place + 4
+        return bytes([int(digits, 16)]), index + 4
     raise MisuseError(
-        f"{text!r} has \\{kind} at character {place + 1}: the escapes are \\n, \\r, \\t, \\\\, \\0 and \\xHH with two "
+        f"{text!r} has \\{kind} at character {index + 1}: the escapes are \\n, \\r, \\t, \\\\, \\0 and \\xHH with two "
         "hexadecimal digits."
     )

@@ -58,7 +58,7 @@ _JSON_GROWTH: Final = 6
 _JSON_ROOM: Final = 64 * 1024
 _TAKEN: Final = {"value", "value_base64", "key", "key_base64", "headers", "timestamp_ms"}
 _PASSED_OVER: Final = {"offset", "ledger_id", "entry_id", "index"}
-"""What `log read` says of a record's place; the record gets another one."""
+"""What `log read` says of a record's location; the record gets another one."""
 
 
 class Form(StrEnum):

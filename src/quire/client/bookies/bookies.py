@@ -399,9 +399,9 @@ class BookieClient:
         ordinary = not (fence or recovery or low_priority)
         directory = self._directory_of(bookie) if ordinary and self._short_circuit_reads else ""
         if directory and channel is not None and channel.colocated:
-            reply = await self._request(bookie, request._replace(places=True), timeout_ms)
+            reply = await self._request(bookie, request._replace(locations=True), timeout_ms)
             memory = self._channels.frame
-            if not reply.places or await short_circuit.read_places(
+            if not reply.locations or await short_circuit.read_locations(
                 channel, reply, directory, bytes_max, memory, timeout_ms
             ):
                 return reply

@@ -1,11 +1,11 @@
 """Short-circuit reads: runs of a bookie on this machine, read out of its files instead of received from it.
 
-The bookie responds with the place of a run and does not read it. Between its response and the read the file may be
+The bookie responds with the location of a run and does not read it. Between its response and the read the file may be
 removed or become another segment: then the bytes do not verify, and the bookie is sent a read for them. So nothing is
 held open or locked, and what is damaged or missing is still decided by the bookie.
 
-A place comes from a peer and is not trusted. Before a file is opened or memory is taken, every place of a response is
-checked: its file must be a segment in the directory that the bookie registered, and all places together at most what
+A location comes from a peer and is not trusted. Before a file is opened or memory is taken, every location of a response is
+checked: its file must be a segment in the directory that the bookie registered, and all locations together at most what
 was asked for.
 
 Source: `docs/formats/native-protocol.md`, "Places"; `docs/formats/segment.md`, "Record".
@@ -27,13 +27,13 @@ from typing import Final
 from quire.core.errors import MalformedFrameError
 from quire.net.channel import Channel
 from quire.wire.responses import ReadReply
-from quire.wire.run import RunPlace, RunView, checksum
+from quire.wire.run import RunLocation, RunView, checksum
 from quire.wire.stored_record import RECORD_HEADER_BYTES, SEGMENTS_FOLDER, decode_record_header
 
 log = logging.getLogger(__name__)
 
 MISSES_MAX: Final = 3
-"""After so many misses in a row a connection's places are not asked for any more."""
+"""After so many misses in a row a connection's locations are not asked for any more."""
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _AT_ONCE: int | None = getattr(os, "RWF_NOWAIT", None)
 """Read only what is in memory; None where the system cannot be asked that. Not every file system can."""
@@ -42,7 +42,7 @@ _SHOWN_CHARACTERS: Final = 200
 
 
 class FileReadOutcome(Enum):
-    """What reading the places of one response led to."""
+    """What reading the locations of one response led to."""
 
     READ = "every run was read"
     MISSED = "the bytes are not the run's: the segment may have been recycled meanwhile"
@@ -51,10 +51,10 @@ class FileReadOutcome(Enum):
 
 
 class _CannotOpenError(OSError):
-    """A place's file cannot be opened, or is not a regular file."""
+    """A location's file cannot be opened, or is not a regular file."""
 
 
-async def read_places(
+async def read_locations(
     channel: Channel,
     reply: ReadReply,
     directory: str,
@@ -62,15 +62,15 @@ async def read_places(
     memory: Callable[[int], memoryview],
     timeout_ms: int,
 ) -> bool:
-    """Read the runs of a response that have only been placed, if its places can be trusted.
+    """Read the runs of a response that have only been located, if its locations can be trusted.
 
     One recycled segment is a miss and changes nothing for the next request. A file that cannot be opened, a disk that does
-    not respond, `MISSES_MAX` misses in a row, or a place that no honest bookie names end short-circuit reads on the
+    not respond, `MISSES_MAX` misses in a row, or a location that no honest bookie names end short-circuit reads on the
     connection.
 
     Args:
         channel: the connection that the response came over.
-        reply: the response; after True it has all its runs and no places.
+        reply: the response; after True it has all its runs and no locations.
         directory: the directory that the bookie registered; see `registered_directory`.
         bytes_max: the bytes that were asked for.
         memory: gives memory of a size.
@@ -80,7 +80,7 @@ async def read_places(
         False when the bookie must be asked for the bytes.
     """
     try:
-        check_places(reply.places, directory, bytes_max)
+        check_locations(reply.locations, directory, bytes_max)
     except MalformedFrameError as error:
         log.warning(
             "bookie %s: %s; no more short-circuit reads on this connection", channel.meant, error.message
@@ -93,10 +93,10 @@ async def read_places(
     except TimeoutError:
         outcome = FileReadOutcome.TOO_SLOW
     if outcome is FileReadOutcome.READ:
-        channel.place_misses = 0
+        channel.location_misses = 0
         return True
-    channel.place_misses += 1
-    if outcome is not FileReadOutcome.MISSED or channel.place_misses >= MISSES_MAX:
+    channel.location_misses += 1
+    if outcome is not FileReadOutcome.MISSED or channel.location_misses >= MISSES_MAX:
         # What the files do not give is the bookie's to judge; from now on it is asked for everything.
         log.info(
             "short-circuit reads from bookie %s are off (%s); its entries are read over the connection",
@@ -117,64 +117,64 @@ def registered_directory(directory: str) -> str:
     return directory if plain else ""
 
 
-def check_places(places: Sequence[RunPlace], directory: str, bytes_max: int) -> None:
-    """Refuse places that no honest bookie names. Nothing is opened here.
+def check_locations(locations: Sequence[RunLocation], directory: str, bytes_max: int) -> None:
+    """Refuse locations that no honest bookie names. Nothing is opened here.
 
     Args:
-        places: those of one response, in its order.
+        locations: those of one response, in its order.
         directory: the directory that the bookie registered.
-        bytes_max: the bytes that were asked for; only the last place may reach beyond them.
+        bytes_max: the bytes that were asked for; only the last location may reach beyond them.
 
     Raises:
-        MalformedFrameError: a file is not a segment of that directory, a place is too small for a record, or the places
+        MalformedFrameError: a file is not a segment of that directory, a location is too small for a record, or the locations
             together are more than was asked for.
 
     Source: `docs/formats/native-protocol.md`, "Places".
     """
     folder = os.path.join(directory, SEGMENTS_FOLDER, "")  # noqa: PTH118 - compared as text with a peer's
     left = bytes_max
-    for place in places:
-        name = place.path.removeprefix(folder)
-        if name == place.path or _FILE_NAME.fullmatch(name) is None:
-            shown = repr(place.path[:_SHOWN_CHARACTERS])
+    for location in locations:
+        name = location.path.removeprefix(folder)
+        if name == location.path or _FILE_NAME.fullmatch(name) is None:
+            shown = repr(location.path[:_SHOWN_CHARACTERS])
             msg = (
                 f"the bookie's response names the file {shown}, which is not a segment in the "
                 f"directory {folder!r} that it registered"
             )
             raise MalformedFrameError(msg)
-        if place.size <= RECORD_HEADER_BYTES:
+        if location.size <= RECORD_HEADER_BYTES:
             msg = (
-                f"the bookie's response names {place.size} bytes of {place.path}, which is less "
+                f"the bookie's response names {location.size} bytes of {location.path}, which is less "
                 "than the size of a record"
             )
             raise MalformedFrameError(msg)
         if left <= 0:
-            total = sum(each.size for each in places)
+            total = sum(each.size for each in locations)
             msg = (
-                f"the bookie's response names {len(places)} runs of {total} bytes in total, and "
+                f"the bookie's response names {len(locations)} runs of {total} bytes in total, and "
                 f"{bytes_max} bytes were requested"
             )
             raise MalformedFrameError(msg)
-        left -= place.size
+        left -= location.size
 
 
 async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> FileReadOutcome:
-    """Read the runs of a response that have only been placed; its places have been checked.
+    """Read the runs of a response that have only been located; its locations have been checked.
 
     A disk that has to be waited for is waited for on another thread, once for all that is left.
 
     Args:
-        reply: a bookie's response; after READ it has all its runs and no places, otherwise it is what it was.
+        reply: a bookie's response; after READ it has all its runs and no locations, otherwise it is what it was.
         memory: gives memory of a size.
     """
-    places = reply.places
-    records = [memory(place.size) for place in places]
+    locations = reply.locations
+    records = [memory(location.size) for location in locations]
     try:
-        read = _read_cached(places, records)
-        if read < len(places):
-            rest = places[read:], records[read:]
+        read = _read_cached(locations, records)
+        if read < len(locations):
+            rest = locations[read:], records[read:]
             await asyncio.get_running_loop().run_in_executor(None, _read_from_disk, *rest)
-        runs = list(map(_run_of, places, records))
+        runs = list(map(_run_of, locations, records))
     except _CannotOpenError as error:
         log.debug("a run cannot be read here: %s", error)
         return FileReadOutcome.CANNOT_OPEN
@@ -182,65 +182,65 @@ async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> FileRea
         log.debug("a run cannot be read here: %s", error)
         return FileReadOutcome.MISSED
     reply.runs = sorted([*runs, *reply.runs], key=lambda run: run.first)
-    reply.places = []
+    reply.locations = []
     return FileReadOutcome.READ
 
 
-def _run_of(place: RunPlace, record: memoryview) -> RunView:
+def _run_of(location: RunLocation, record: memoryview) -> RunView:
     """The run in a record's bytes.
 
     Raises:
-        MalformedFrameError: they are not a record that was written at this place, or not a run that this client reads.
+        MalformedFrameError: they are not a record that was written at this location, or not a run that this client reads.
     """
-    header = decode_record_header(record, place.offset, place.seed)
+    header = decode_record_header(record, location.offset, location.seed)
     body = record[RECORD_HEADER_BYTES:]
     if header is None or header.body_bytes != len(body) or header.body_checksum != checksum(body):
-        msg = f"{place.path}: no record of {place.size} bytes verifies at offset {place.offset}"
+        msg = f"{location.path}: no record of {location.size} bytes verifies at offset {location.offset}"
         raise MalformedFrameError(msg)
-    return RunView.parse_of_term(body, place.origin_term)
+    return RunView.parse_of_term(body, location.origin_term)
 
 
 @contextmanager
-def _opened(place: RunPlace) -> Iterator[int]:
-    """The descriptor of a place's file.
+def _opened(location: RunLocation) -> Iterator[int]:
+    """The descriptor of a location's file.
 
     Raises:
         FileNotFoundError: it is not there (any more).
         _CannotOpenError: it cannot be opened, or is not a regular file.
     """
     try:
-        file = os.open(place.path, _FLAGS)
+        file = os.open(location.path, _FLAGS)
     except FileNotFoundError:
         raise  # the segment was freed since the bookie named it; where its files are not here, that is said again and again
     except (OSError, ValueError) as error:
         raise _CannotOpenError(str(error)) from error
     try:
         if not S_ISREG(os.fstat(file).st_mode):
-            msg = f"{place.path} is not a regular file"
+            msg = f"{location.path} is not a regular file"
             raise _CannotOpenError(msg)
         yield file
     finally:
         os.close(file)
 
 
-def _read_cached(places: Sequence[RunPlace], records: Sequence[memoryview]) -> int:
+def _read_cached(locations: Sequence[RunLocation], records: Sequence[memoryview]) -> int:
     """Fill records until the disk would have to be waited for; how many were filled."""
-    for number, (place, record) in enumerate(zip(places, records, strict=True)):
-        if not _read(place, record, at_once=True):
+    for number, (location, record) in enumerate(zip(locations, records, strict=True)):
+        if not _read(location, record, at_once=True):
             return number
-    return len(places)
+    return len(locations)
 
 
-def _read_from_disk(places: Sequence[RunPlace], records: Sequence[memoryview]) -> None:
+def _read_from_disk(locations: Sequence[RunLocation], records: Sequence[memoryview]) -> None:
     """Fill records, all of which the disk fetches at one time."""
-    for place in places:
-        with _opened(place) as file:
-            os.posix_fadvise(file, place.offset, place.size, os.POSIX_FADV_WILLNEED)
-    for place, record in zip(places, records, strict=True):
-        _read(place, record)
+    for location in locations:
+        with _opened(location) as file:
+            os.posix_fadvise(file, location.offset, location.size, os.POSIX_FADV_WILLNEED)
+    for location, record in zip(locations, records, strict=True):
+        _read(location, record)
 
 
-def _read(place: RunPlace, record: memoryview, *, at_once: bool = False) -> bool:
+def _read(location: RunLocation, record: memoryview, *, at_once: bool = False) -> bool:
     """Fill a record from its file.
 
     Returns:
@@ -252,13 +252,13 @@ def _read(place: RunPlace, record: memoryview, *, at_once: bool = False) -> bool
     if at_once and _AT_ONCE is None:
         return False
     flags = _AT_ONCE or 0 if at_once else 0
-    with _opened(place) as file:
+    with _opened(location) as file:
         # No read-ahead: behind the record it could bring in blocks that a direct write is about to change.
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         filled = 0
-        while filled < place.size:
+        while filled < location.size:
             try:
-                count = os.preadv(file, [record[filled:]], place.offset + filled, flags)
+                count = os.preadv(file, [record[filled:]], location.offset + filled, flags)
             except BlockingIOError:
                 return False
             except OSError as error:
@@ -266,8 +266,8 @@ def _read(place: RunPlace, record: memoryview, *, at_once: bool = False) -> bool
                     return False
                 raise
             if count == 0:
-                end = place.offset + place.size
-                msg = f"{place.path} ends before byte {end}, where a run of the bookie would end"
+                end = location.offset + location.size
+                msg = f"{location.path} ends before byte {end}, where a run of the bookie would end"
                 raise OSError(msg)
             filled += count
     return True

@@ -93,7 +93,7 @@ def _held(
 def _holes_in(part: BookieStripes, notes: LedgerNotes) -> Iterator[tuple[int, int]]:
     for hole in notes.holes:
         if hole.bookie == part.bookie:
-            for place in hole.ranges:
-                first, last = max(place.first, part.first), min(place.last, part.last)
+            for each in hole.ranges:
+                first, last = max(each.first, part.first), min(each.last, part.last)
                 if first <= last:
                     yield first, last

@@ -324,10 +324,10 @@ def _fingerprints(window: BookieStripes, entries: Entries) -> dict[int, int]:
     for stripe in range(window.period):
         if window.stripes >> stripe & 1:
             mine = BookieStripes(window.bookie, window.first, window.last, window.period, 1 << stripe)
-            places = [place for place, e in enumerate(entries.entry_ids) if e % window.period == stripe]
-            if places and len(places) == mine.count:
-                step = places[1] - places[0] if len(places) > 1 else 1
-                prints[stripe] = _fingerprint(entries[places[0] : places[-1] + 1 : step])
+            indexes = [index for index, e in enumerate(entries.entry_ids) if e % window.period == stripe]
+            if indexes and len(indexes) == mine.count:
+                step = indexes[1] - indexes[0] if len(indexes) > 1 else 1
+                prints[stripe] = _fingerprint(entries[indexes[0] : indexes[-1] + 1 : step])
     return prints
 
 

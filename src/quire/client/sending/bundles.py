@@ -56,7 +56,7 @@ class RunWriter(Protocol):
     def writer(self) -> LeavingWriter:
         """The writer."""
 
-    def answered(self, place: SlotConnection, run: int, answer: Answer) -> None:
+    def answered(self, connection: SlotConnection, run: int, answer: Answer) -> None:
         """A bookie's response to a run."""
 
     def acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
@@ -269,8 +269,8 @@ class Bundle:
         "_awaited",
         "_bytes_left",
         "_channels",
+        "_connections",
         "_is_held",
-        "_places",
         "_runs",
         "_senders",
         "_waits_at",
@@ -290,7 +290,7 @@ class Bundle:
         self._senders: list[RunSender] = []
         self._runs: Sequence[Any] = []  # as they were collected; what is known of them once it has left
         self._ways: list[Way] = []
-        self._places: Sequence[Sequence[SlotConnection]] = ()  # of each row, once it is dissolved
+        self._connections: Sequence[Sequence[SlotConnection]] = ()  # of each row, once it is dissolved
         self._acks: BundleAcks | None = None  # once it has left as a bundle
         self._awaited = 0
         self._is_held = False  # whether runs were confirmed before every transport had taken its frame
@@ -423,8 +423,8 @@ class Bundle:
     def _answered_alone(self, tag: int, first: int, end: int, answer: Answer, flags: int) -> None:
         reply = AddReply(answer, bool(flags & FOLLOWED)) if answer is not Answer.OK or flags else ADDED
         # Of lists that stay as they are, whatever a writer does about its answer.
-        for places, run in zip(self._places[first:end], self._runs[first:end], strict=True):
-            places[tag].answered(run[0], reply)
+        for connections, run in zip(self._connections[first:end], self._runs[first:end], strict=True):
+            connections[tag].answered(run[0], reply)
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledgements reach some of its runs."""
@@ -455,7 +455,7 @@ class Bundle:
         self.lane.done(self)
         bookies = range(len(self.lane.bookies))
         rows = enumerate(zip(self._senders, self._runs, self._ways, strict=True))
-        self._places = [
+        self._connections = [
             sender.on_its_own(run, way, [acks.lacks(tag, row) for tag in bookies])
             for row, (sender, run, way) in rows
         ]
@@ -471,7 +471,7 @@ class Bundle:
 
     def _forget(self) -> None:
         """Nothing more is to be done about its runs: who still holds one holds no more than that."""
-        self._senders, self._runs, self._ways, self._places = [], (), [], ()
+        self._senders, self._runs, self._ways, self._connections = [], (), [], ()
 
 
 class Lane:

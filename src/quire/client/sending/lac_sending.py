@@ -160,15 +160,15 @@ class LacNews:
         self._since = 0.0
         self.pending: SendExplicitLac | None = None
 
-    def due(self, effect: SendExplicitLac, places: Sequence[SlotConnection]) -> None:
-        """The last pending entry is confirmed; `places` are the bookies at all slots."""
+    def due(self, effect: SendExplicitLac, connections: Sequence[SlotConnection]) -> None:
+        """The last pending entry is confirmed; `connections` are the bookies at all slots."""
         self.pending, self._since = effect, self._loop.time()
         for slot in effect.slots:
-            self.answered(places[slot])
+            self.answered(connections[slot])
 
-    def answered(self, place: SlotConnection) -> None:
+    def answered(self, connection: SlotConnection) -> None:
         """A bookie acknowledged an add while a LAC is `pending`: a reader may be waiting there."""
-        if not self._hop_due and place.followed:
+        if not self._hop_due and connection.followed:
             # One loop turn, in which the caller may append again: then the next header carries the LAC.
             self._hop_due = True
             self._loop.call_soon(self._tell_followed)
@@ -187,7 +187,7 @@ class LacNews:
             return
         assert self.pending is not None
         for slot in self.pending.slots:
-            self._tell(self._outgoing.place_at(slot), self.pending.lac)
+            self._tell(self._outgoing.connection_at(slot), self.pending.lac)
         self.pending = None
 
     def _nothing_to_tell(self) -> bool:
@@ -201,12 +201,12 @@ class LacNews:
             return
         assert self.pending is not None
         for slot in self.pending.slots:
-            place = self._outgoing.place_at(slot)
-            if place.followed:
-                self._tell(place, self.pending.lac)
+            connection = self._outgoing.connection_at(slot)
+            if connection.followed:
+                self._tell(connection, self.pending.lac)
 
-    def _tell(self, place: SlotConnection, lac: int) -> None:
-        if not place.retired and place.explicit_lac != lac:
-            place.explicit_lac = lac
+    def _tell(self, connection: SlotConnection, lac: int) -> None:
+        if not connection.retired and connection.explicit_lac != lac:
+            connection.explicit_lac = lac
             access, timeout_ms = self._access, self._timeout_ms
-            self._bookies.write_lac(place.bookie, access, lac, term=access.term, timeout_ms=timeout_ms)
+            self._bookies.write_lac(connection.bookie, access, lac, term=access.term, timeout_ms=timeout_ms)

@@ -256,7 +256,7 @@ class ByteWindow:
 
 
 class Outgoing:
-    """The runs and places of one writer.
+    """The runs and connections of one writer.
 
     Args:
         access: id, master key, token and digest sent with every request for this ledger.
@@ -281,11 +281,11 @@ class Outgoing:
         "_bundled_quorum",
         "_clock",
         "_config",
+        "_connections",
         "_ensemble",
         "_held",
         "_looked_ms",
         "_oldest",
-        "_places",
         "_turn",
         "_unconfirmed",
         "_unsettled",
@@ -317,14 +317,14 @@ class Outgoing:
         self.writer = writer
         self._clock = clock
         self._turn = turn
-        self._places: tuple[SlotConnection, ...] = ()
+        self._connections: tuple[SlotConnection, ...] = ()
         self._bundled_quorum = bundled_quorum
         self._way: Way | None = None
         self._bundle: Bundle | None = None  # that the last run of those went with
         self.retired = False
         self.explicit_lac: int = NO_ENTRY  # all bookies, while nothing is known of single ones
         self._bundled_bytes = 0  # of all runs that ever were in bundles
-        self._looked_ms = 0  # when it was last looked for slow places
+        self._looked_ms = 0  # when it was last looked for slow connections
         # Numbers follow one another: oldest <= unsettled (may be sent again) <= unconfirmed (callers wait for it).
         self._held: dict[int, HeldRun] = {}
         self._oldest = self._unsettled = self._unconfirmed = 0
@@ -333,7 +333,7 @@ class Outgoing:
     def sends_alone(self) -> bool:
         """Whether something is held, or not acknowledged by a bookie, that does not travel in a bundle."""
         return any(run.bundle is None or not run.bundle.together for run in self._held.values()) or any(
-            place.unacked and not place.retired for place in self._places
+            connection.unacked and not connection.retired for connection in self._connections
         )
 
     @property
@@ -341,7 +341,7 @@ class Outgoing:
         """Whether a bookie has not acknowledged something that it was sent."""
         bundle = self._bundle
         return (bundle is not None and bundle.together and not bundle.is_complete) or any(
-            place.unacked and not place.retired for place in self._places
+            connection.unacked and not connection.retired for connection in self._connections
         )
 
     # --- runs --------------------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ class Outgoing:
         elif self._bundled_quorum and self._collect(effect, held):
             return
         access, add_run, timeout_ms = self.access, self._bookies.add_run, self._config.add_timeout_ms
-        places = self._places or self._make_places()
+        connections = self._connections or self._make_connections()
         run, entries = effect.run, (effect.first, effect.last)
         request: AddRun | None = None
         for slot in effect.slots:
@@ -374,12 +374,12 @@ class Outgoing:
                 assert sealed is not None
                 body, body_crc = sealed
                 request = AddRun(access, body, body_crc, effect.lac, term=access.term, lafr=effect.lafr)
-            place = places[slot]
-            place.sent_bytes += len(body)
-            place.sent_runs += 1
-            place.unacked[run] = entries
-            if not add_run(place.bookie, request, place, run, timeout_ms):
-                held.marks = (*held.marks, (place, place.sent_bytes))
+            connection = connections[slot]
+            connection.sent_bytes += len(body)
+            connection.sent_runs += 1
+            connection.unacked[run] = entries
+            if not add_run(connection.bookie, request, connection, run, timeout_ms):
+                held.marks = (*held.marks, (connection, connection.sent_bytes))
         self.writer.look_after()
 
     def _collect(self, effect: SendRun, held: HeldRun) -> bool:
@@ -407,16 +407,16 @@ class Outgoing:
         body, body_crc = sealed
         request = AddRun(access, body, body_crc, run.lac)
         self._bundled_bytes -= len(body)
-        places, entries = self._places or self._make_places(), (run.first, run.last)
+        connections, entries = self._connections or self._make_connections(), (run.first, run.last)
         for slot in way.slots:
-            place = places[slot]
-            place.sent_bytes += len(body)
-            place.sent_runs += 1
-            place.unacked[run.number] = entries
-            if not place.retired and not self._bookies.add_run(
-                place.bookie, request, place, run.number, timeout_ms
+            connection = connections[slot]
+            connection.sent_bytes += len(body)
+            connection.sent_runs += 1
+            connection.unacked[run.number] = entries
+            if not connection.retired and not self._bookies.add_run(
+                connection.bookie, request, connection, run.number, timeout_ms
             ):
-                run.marks = (*run.marks, (place, place.sent_bytes))
+                run.marks = (*run.marks, (connection, connection.sent_bytes))
         self.writer.look_after()
 
     def on_its_own(self, span: RunSpan, way: Way, lacking: Sequence[bool]) -> Sequence[SlotConnection]:
@@ -425,15 +425,15 @@ class Outgoing:
         Returns:
             Its bookies, in the lane's order.
         """
-        found, (number, first, last), places = [], span, self._places or self._make_places()
+        found, (number, first, last), connections = [], span, self._connections or self._make_connections()
         for slot, lacks in zip(way.slots, lacking, strict=True):
-            place = places[slot]
-            place.sent_runs += 1
+            connection = connections[slot]
+            connection.sent_runs += 1
             if lacks:
-                place.unacked[number] = (first, last)
+                connection.unacked[number] = (first, last)
             else:
-                place.answers += 1
-            found.append(place)
+                connection.answers += 1
+            found.append(connection)
         self.writer.look_after()
         return found
 
@@ -530,27 +530,29 @@ class Outgoing:
     def _has_left(self, run: HeldRun) -> bool:
         if run.bundle is not None and not run.bundle.is_taken:
             return False
-        for place, mark in run.marks:
-            if place.written_bytes < mark and not self._was_sent(place, mark):
+        for connection, mark in run.marks:
+            if connection.written_bytes < mark and not self._was_sent(connection, mark):
                 return False
         return True
 
-    def _was_sent(self, place: SlotConnection, mark: int) -> bool:
-        if place.retired:
+    def _was_sent(self, connection: SlotConnection, mark: int) -> bool:
+        if connection.retired:
             return True
-        place.written_bytes = place.sent_bytes - self._bookies.unsent_bytes(place.bookie, place)
-        return place.written_bytes >= mark
+        connection.written_bytes = connection.sent_bytes - self._bookies.unsent_bytes(
+            connection.bookie, connection
+        )
+        return connection.written_bytes >= mark
 
-    # --- places ------------------------------------------------------------------------------------------------------
+    # --- connections -------------------------------------------------------------------------------------------------
 
     @property
-    def places(self) -> tuple[SlotConnection, ...]:
+    def connections(self) -> tuple[SlotConnection, ...]:
         """The bookies at all slots."""
-        return self._places or self._make_places()
+        return self._connections or self._make_connections()
 
-    def place_at(self, slot: int) -> SlotConnection:
+    def connection_at(self, slot: int) -> SlotConnection:
         """The bookie at a slot."""
-        return self.places[slot]
+        return self.connections[slot]
 
     @property
     def all_sent(self) -> bool:
@@ -558,9 +560,9 @@ class Outgoing:
         self.leave_bundles()
         bookies = self._bookies
         return all(
-            bookies.all_sent(place.bookie, place) and not self._in_bundles(place.bookie)
-            for place in self._places
-            if place.unacked and not place.retired
+            bookies.all_sent(connection.bookie, connection) and not self._in_bundles(connection.bookie)
+            for connection in self._connections
+            if connection.unacked and not connection.retired
         )
 
     @property
@@ -568,69 +570,74 @@ class Outgoing:
         """Whether the same acknowledgement of a bookie has been outstanding since the last check."""
         if self._bundle is not None and not self._bundle.is_open:
             self.leave_bundles()
-        return any(place.oldest in place.unacked for place in self._places if not place.retired)
+        return any(
+            connection.oldest in connection.unacked
+            for connection in self._connections
+            if not connection.retired
+        )
 
     def unacknowledged(
         self, now_ms: int, patience_ms: Callable[[BookieId], int]
     ) -> list[UnacknowledgedCopies]:
         """What bookies were sent and have not acknowledged; `patience_ms` says how long one may be silent."""
         self.leave_bundles()
-        for place in self._places:
-            self.moves(place, now_ms)
+        for connection in self._connections:
+            self.moves(connection, now_ms)
         return [
             UnacknowledgedCopies(
-                place.slot,
-                place.bookie,
-                place.unacked,
-                place.oldest_ms if next(iter(place.unacked)) == place.oldest else now_ms,
-                patience_ms(place.bookie),
+                connection.slot,
+                connection.bookie,
+                connection.unacked,
+                connection.oldest_ms if next(iter(connection.unacked)) == connection.oldest else now_ms,
+                patience_ms(connection.bookie),
             )
-            for place in self._places
-            if place.unacked and not place.retired
+            for connection in self._connections
+            if connection.unacked and not connection.retired
         ]
 
-    def moves(self, place: SlotConnection, now_ms: int) -> bool:
+    def moves(self, connection: SlotConnection, now_ms: int) -> bool:
         """Whether a bookie that takes entries one by one has answered some since the last call."""
-        before = place.entries_answered
-        place.entries_answered = self._bookies.entries_answered(place.bookie)
-        if place.entries_answered == before:
+        before = connection.entries_answered
+        connection.entries_answered = self._bookies.entries_answered(connection.bookie)
+        if connection.entries_answered == before:
             return False
-        place.oldest_ms = now_ms  # another entry is the oldest that is outstanding
+        connection.oldest_ms = now_ms  # another entry is the oldest that is outstanding
         return True
 
     def rest(self) -> None:
-        """Drop the places if they hold no state: no bookie failed, and every request has its response."""
+        """Drop the connections if they hold no state: no bookie failed, and every request has its response."""
         if not self.sends_alone and not any(
-            place.retired or place.answers < place.sent_runs for place in self._places
+            connection.retired or connection.answers < connection.sent_runs
+            for connection in self._connections
         ):
-            self._places = ()
+            self._connections = ()
 
-    def _make_places(self) -> tuple[SlotConnection, ...]:
+    def _make_connections(self) -> tuple[SlotConnection, ...]:
         now_ms = self._clock.now_ms()
-        self._places = tuple(
+        self._connections = tuple(
             SlotConnection(self.writer, slot, bookie, now_ms) for slot, bookie in enumerate(self._ensemble)
         )
-        for place in self._places:
-            place.explicit_lac = self.explicit_lac
-        return self._places
+        for connection in self._connections:
+            connection.explicit_lac = self.explicit_lac
+        return self._connections
 
     @property
     def has_places(self) -> bool:
         """Whether anything is known of single bookies; nothing is while all runs travel in bundles."""
-        return bool(self._places)
+        return bool(self._connections)
 
     def bookies_without_lac(
         self, lac: int, slots: Sequence[int], takes: Callable[[BookieId], bool]
     ) -> list[BookieId]:
         """The bookies at some slots that have not been sent this LAC and accept it in a frame of many: it is sent now."""
-        if self._places:
-            found = [self._places[slot] for slot in slots]
+        if self._connections:
+            found = [self._connections[slot] for slot in slots]
             found = [
                 each for each in found if each.explicit_lac != lac and not each.retired and takes(each.bookie)
             ]
-            for place in found:
-                place.explicit_lac = lac
-            return [place.bookie for place in found]
+            for connection in found:
+                connection.explicit_lac = lac
+            return [connection.bookie for connection in found]
         if self.explicit_lac == lac:
             return []
         self.explicit_lac = lac
@@ -639,29 +646,29 @@ class Outgoing:
     def retire(self, slot: int) -> None:
         """The bookie at a slot gets nothing more, and its responses are ignored."""
         self.leave_bundles()
-        place = self.place_at(slot)
-        if not place.retired:
-            place.retired = True
-            self._bookies.drop(place.bookie, place)
-            self._bookies.forget(place)
+        connection = self.connection_at(slot)
+        if not connection.retired:
+            connection.retired = True
+            self._bookies.drop(connection.bookie, connection)
+            self._bookies.forget(connection)
 
     def retire_all(self) -> None:
         """The writer is done."""
         self.retired = True
         self.leave_bundles()
-        for place in self._places:
-            if place.answers < place.sent_runs:
-                self.retire(place.slot)
-            place.retired = True
+        for connection in self._connections:
+            if connection.answers < connection.sent_runs:
+                self.retire(connection.slot)
+            connection.retired = True
         self.release()
 
     def renew(self, slot: int, bookie: BookieId) -> None:
         """A bookie takes a slot, or comes back to it."""
         self.retire(slot)
         fresh = SlotConnection(self.writer, slot, bookie, self._clock.now_ms())
-        self._places = (*self._places[:slot], fresh, *self._places[slot + 1 :])
+        self._connections = (*self._connections[:slot], fresh, *self._connections[slot + 1 :])
         self._way = None
-        self._ensemble = tuple(place.bookie for place in self._places)
+        self._ensemble = tuple(connection.bookie for connection in self._connections)
 
     def slow_places(self) -> list[SlotConnection]:
         """Places whose unsent bytes fill their part without a sign of life, while another moves.
@@ -675,22 +682,24 @@ class Outgoing:
         self._looked_ms = now_ms
         slow: list[SlotConnection] = []
         moving = False
-        for place in self.places:
-            if place.retired:
+        for connection in self.connections:
+            if connection.retired:
                 continue
-            oldest = next(iter(place.unacked), None)
-            if oldest != place.oldest:
-                place.oldest, place.oldest_ms = oldest, now_ms
-            unsent = self._bookies.unsent_bytes(place.bookie, place) + self._in_bundles(place.bookie)
-            passed = place.sent_bytes + self._bundled_bytes
+            oldest = next(iter(connection.unacked), None)
+            if oldest != connection.oldest:
+                connection.oldest, connection.oldest_ms = oldest, now_ms
+            unsent = self._bookies.unsent_bytes(connection.bookie, connection) + self._in_bundles(
+                connection.bookie
+            )
+            passed = connection.sent_bytes + self._bundled_bytes
             seen = (
-                passed - unsent + place.answers
+                passed - unsent + connection.answers
             )  # what was sent and what was answered only rise: the sum moves if one does
-            if anew or not unsent or seen != place.seen or self.moves(place, now_ms):
-                place.seen, place.moved_ms = seen, now_ms
+            if anew or not unsent or seen != connection.seen or self.moves(connection, now_ms):
+                connection.seen, connection.moved_ms = seen, now_ms
                 moving = True
-            elif now_ms - place.moved_ms >= config.slow_after_ms and (
+            elif now_ms - connection.moved_ms >= config.slow_after_ms and (
                 unsent >= config.slot_unsent_bytes_max or 2 * window.used_bytes >= window.limit_bytes
             ):
-                slow.append(place)
+                slow.append(connection)
         return slow if moving else []

@@ -97,12 +97,12 @@ class LedgerFlush:
         """Call this too when no bookie is waited for any more; only while one is."""
         self._when_done += (call,)
 
-    def answered(self, place: SlotConnection, run: int, answer: Answer) -> None:
+    def answered(self, connection: SlotConnection, run: int, answer: Answer) -> None:
         """A bookie's response to a run."""
         if answer is Answer.OK:
-            self._machine.acked(place.slot, run, self._clock.now_ms())
+            self._machine.acked(connection.slot, run, self._clock.now_ms())
         else:
-            self._machine.failed(place.slot, self._clock.now_ms())
+            self._machine.failed(connection.slot, self._clock.now_ms())
         self._perform()
 
     def stop(self) -> None:
@@ -138,9 +138,9 @@ class LedgerFlush:
     def _timer_fired(self) -> None:
         self._timer = None
         now_ms = self._clock.now_ms()
-        for place in self._outgoing.places:
-            if self._outgoing.moves(place, now_ms):
-                self._machine.moved(place.slot, now_ms)
+        for connection in self._outgoing.connections:
+            if self._outgoing.moves(connection, now_ms):
+                self._machine.moved(connection.slot, now_ms)
         self._machine.timer_fired(now_ms)
         self._perform()
 

@@ -644,12 +644,12 @@ class LedgerWriter:
 
     async def _publish_lac(self) -> None:
         """Send bookies the LAC: readers see what is confirmed."""
-        lac, slots, places = self._machine.lac, self._machine.change.live, self._outgoing.places
+        lac, slots, connections = self._machine.lac, self._machine.change.live, self._outgoing.connections
         if self._machine.window.next_run and slots:
             access, timeout_ms = self.access, self._context.config.flush_ms
             sends = [
                 self._context.bookies.write_lac(
-                    places[slot].bookie, access, lac, term=access.term, timeout_ms=timeout_ms
+                    connections[slot].bookie, access, lac, term=access.term, timeout_ms=timeout_ms
                 )
                 for slot in slots
             ]
@@ -803,27 +803,27 @@ class WriterEffects:
 
     def followed(self, slot: int) -> None:
         """Readers wait for the LAC at the bookie of a slot."""
-        self.outgoing.place_at(slot).followed = True
+        self.outgoing.connection_at(slot).followed = True
         self.look_after()  # until it is quiet
         if self.writer.idle():
             self._send_explicit_lac(e.SendExplicitLac(self._machine.window.lac, self._machine.change.live))
 
-    def answered(self, place: SlotConnection, run: int, answer: Answer) -> None:
+    def answered(self, connection: SlotConnection, run: int, answer: Answer) -> None:
         """A bookie's response to a run."""
         if answer is Answer.OK:
-            self._machine.adds_acked(place.slot, place.bookie, run)
+            self._machine.adds_acked(connection.slot, connection.bookie, run)
         else:
-            log.info("ledger %d: bookie %s answered %s", self.ledger_id, place.bookie, answer.name)
-            self._machine.add_failed(place.slot, place.bookie, run, answer)
+            log.info("ledger %d: bookie %s answered %s", self.ledger_id, connection.bookie, answer.name)
+            self._machine.add_failed(connection.slot, connection.bookie, run, answer)
         if self._machine.out:
             self.perform()
         elif self._window.waiters:
             self.outgoing.release()  # this bookie was the last that had not been sent what callers wait for
         if self.flush is not None:
-            self.flush.answered(place, run, answer)
+            self.flush.answered(connection, run, answer)
         news = self._news
         if news is not None and news.pending is not None:
-            news.answered(place)
+            news.answered(connection)
 
     def _send_explicit_lac(self, effect: e.SendExplicitLac) -> None:
         if not self.outgoing.has_places:
@@ -833,7 +833,7 @@ class WriterEffects:
             self._news = LacNews(
                 self.access, self._context.bookies, self.outgoing, self.writer.idle, timeout_ms
             )
-        self._news.due(effect, self.outgoing.places)
+        self._news.due(effect, self.outgoing.connections)
 
     def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
         """The LAC, and the bookies that were not sent it and accept it in a frame of many: it is sent to them now."""
@@ -886,9 +886,9 @@ class WriterEffects:
     def _drop(self, effect: e.DropUnsent) -> None:
         self._context.quarantine.failed(effect.bookie, self._context.clock.now_ms())
         self.outgoing.leave_bundles()
-        place = self.outgoing.place_at(effect.slot)
-        if not place.retired and not self._machine.guarantees:
-            runs, lac = place.unacked.values(), self._machine.window.lac
+        connection = self.outgoing.connection_at(effect.slot)
+        if not connection.retired and not self._machine.guarantees:
+            runs, lac = connection.unacked.values(), self._machine.window.lac
             self._lost += holes_of_runs(effect.slot, effect.bookie, runs, lac)
             self._context.ticks.keep(self)
         self.outgoing.retire(effect.slot)
@@ -952,15 +952,15 @@ class WriterEffects:
         if self.flush is not None:
             return False  # it has a timer of its own
         if outgoing.sends_alone or self._window.waiters:
-            for place in outgoing.slow_places():
+            for connection in outgoing.slow_places():
                 log.warning(
                     "ledger %d: bookie %s does not keep up; the writer stops waiting for it",
                     self.ledger_id,
-                    place.bookie,
+                    connection.bookie,
                 )
-                self._machine.bookie_lost(place.slot, place.bookie)
+                self._machine.bookie_lost(connection.slot, connection.bookie)
                 self.perform()
-                outgoing.give_up_bundles(place.bookie)
+                outgoing.give_up_bundles(connection.bookie)
             outgoing.release()
             if self._news is not None:
                 self._news.tell_all_after(self._context.config.explicit_lac_after_ms)

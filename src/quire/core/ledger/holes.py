@@ -147,16 +147,16 @@ def _few(holes: Mapping[BookieId, tuple[EntryRange, ...]]) -> dict[BookieId, tup
         for each in some
     }
     gaps = sorted(
-        (after.first - before.last, name, place)
+        (after.first - before.last, name, index)
         for name, some in kinds.items()
-        for place, (before, after) in enumerate(pairwise(some))
+        for index, (before, after) in enumerate(pairwise(some))
     )
-    closed = {(name, place) for _, name, place in gaps[: count - RANGES_MAX]}
+    closed = {(name, index) for _, name, index in gaps[: count - RANGES_MAX]}
     fewer: dict[BookieId, list[EntryRange]] = {bookie: [] for bookie in holes}
     for name, some in kinds.items():
         kept = fewer[name[0]]
-        for place, each in enumerate(some):
-            if (name, place - 1) in closed:
+        for index, each in enumerate(some):
+            if (name, index - 1) in closed:
                 kept[-1] = kept[-1]._replace(last=each.last)
             else:
                 kept.append(each)

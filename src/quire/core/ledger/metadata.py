@@ -117,11 +117,11 @@ class StoredFragments(Sequence[Fragment]):
     def __getitem__(self, index: slice) -> tuple[Fragment, ...]: ...
     def __getitem__(self, index: int | slice) -> Fragment | tuple[Fragment, ...]:
         if isinstance(index, slice):
-            return tuple(self[place] for place in range(self._count)[index])
-        place = range(self._count)[index]
-        first_entry, fragment = self.first_entries[place], self._read_fragment(place)
+            return tuple(self[each] for each in range(self._count)[index])
+        position = range(self._count)[index]
+        first_entry, fragment = self.first_entries[position], self._read_fragment(position)
         if fragment.first_entry != first_entry:
-            what = f"fragment {place} starts at {fragment.first_entry} and at {first_entry}"
+            what = f"fragment {position} starts at {fragment.first_entry} and at {first_entry}"
             raise _corrupt(self._ledger_id, what)
         _check_ensemble(self._ledger_id, self._ensemble_size, fragment)
         return fragment
@@ -266,7 +266,7 @@ class LedgerMetadata:
         First ids, number of fragments, state and last entry stay.
 
         Args:
-            index: the fragment's place.
+            index: of the fragment.
             first_entry: where it begins, as the caller knows it.
             changes: by the bookie that goes, the one that takes its slot.
 

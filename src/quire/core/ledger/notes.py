@@ -36,7 +36,7 @@ class EntryRange(NamedTuple):
     def size(self) -> int:
         """How many entries it has."""
         rounds, rest = divmod(self.last - self.first + 1, self.period)
-        tail = sum(self.stripes >> (self.first + place) % self.period & 1 for place in range(rest))
+        tail = sum(self.stripes >> (self.first + index) % self.period & 1 for index in range(rest))
         return rounds * self.stripes.bit_count() + tail
 
     def overlaps(self, other: EntryRange) -> bool:
@@ -138,4 +138,4 @@ def _flaw_of(ranges: tuple[EntryRange, ...]) -> str | None:
         return "there is no range"
     if any(before.first > after.first for before, after in pairwise(ranges)):
         return "the ranges do not go up"
-    return next((flaw for flaw in (place.flaw() for place in ranges) if flaw), None)
+    return next((flaw for flaw in (each.flaw() for each in ranges) if flaw), None)

@@ -93,7 +93,7 @@ def slots_for_absent(ensemble_size: int, count: int) -> list[tuple[int, ...]]:
 
     Where every slot stores every entry (E = Qw) it makes no difference which slots they are.
     """
-    even = [place * ensemble_size // count for place in range(count)]
+    even = [index * ensemble_size // count for index in range(count)]
     turned = (tuple(sorted((slot + by) % ensemble_size for slot in even)) for by in range(ensemble_size))
     return list(dict.fromkeys(turned))
 

@@ -86,8 +86,8 @@ class Replica:
     def lacks(self, stripe: int, first: int, last: int) -> list[Stretch]:
         """The stretches of first..last in which it has no entry of a stripe, apart from none of that stripe at all."""
         firsts, lasts = self._stripes.get(stripe, ((), ()))
-        place = max(0, bisect_right(firsts, first) - 1)
-        near = ((firsts[at], lasts[at]) for at in range(place, len(firsts)))
+        index = max(0, bisect_right(firsts, first) - 1)
+        near = ((firsts[at], lasts[at]) for at in range(index, len(firsts)))
         found = stretches_between(first, last, near)
         return [stretch for stretch in found if has_stripe(*stretch, self.period, stripe)]
 

@@ -125,8 +125,8 @@ class WriterWaits:
         """
         wait_ms = self.limits.left_wait_ms
         since = self.answering = {bookie: self.answering.get(bookie, now_ms) for _, bookie in answered}
-        overdue = [place for place in answered if now_ms - since[place[1]] >= wait_ms]
-        times = [since[place[1]] + wait_ms for place in answered if place not in overdue]
+        overdue = [each for each in answered if now_ms - since[each[1]] >= wait_ms]
+        times = [since[each[1]] + wait_ms for each in answered if each not in overdue]
         if times:
             self.left_at_ms = min(times) if self.left_at_ms is None else min(*times, self.left_at_ms)
         return overdue

@@ -200,7 +200,7 @@ class ReadHeads:
 class LookForLedger:
     """Look through all that a head names for a ledger; answer `looked`."""
 
-    place: int
+    index: int
     head: LogHead
     ledger_id: LedgerId
 
@@ -238,12 +238,12 @@ class CommitEnded:
     """It is over.
 
     Attributes:
-        place: the part that decided, -1 if none did.
+        index: of the part that decided, -1 if none did.
         sink position: of a batch that was refused for it, the log's sink position; `own` is what it was compared with.
     """
 
     outcome: CommitOutcome
-    place: int = -1
+    index: int = -1
     detail: str = ""
     position: SinkPosition | None = None
     own: Fingerprint | None = None
@@ -371,14 +371,14 @@ class CommitMachine:
             return
         self._cas.found(tuple(found), tuple(each.version for each in found))
         self._taken.clear()
-        for place, part in enumerate(self._batch.parts):
-            head = self._found[place].head
+        for index, part in enumerate(self._batch.parts):
+            head = self._found[index].head
             if head is None or head.is_being_deleted:
-                self._end(CommitEnded(CommitOutcome.NO_SUCH_LOG, place))
+                self._end(CommitEnded(CommitOutcome.NO_SUCH_LOG, index))
                 return
             if self._must_look(head, part):
                 self._to(CommitStatus.LOOKING)
-                self.out.append(LookForLedger(place, head, part.items[0].ledger_id))
+                self.out.append(LookForLedger(index, head, part.items[0].ledger_id))
         if self.status is CommitStatus.READING:
             self._decide()
 
@@ -391,11 +391,11 @@ class CommitMachine:
             and not _is_listed(head, part.items[0].ledger_id)
         )
 
-    def looked(self, place: int, *, listed: bool) -> None:
+    def looked(self, index: int, *, listed: bool) -> None:
         """Whether a log names the batch's first ledger anywhere."""
         if not COMMIT.acts["looked"][self.status]:
             return
-        self._taken[place] = listed
+        self._taken[index] = listed
         heads = [found.head for found in self._found]
         asked = [
             number
@@ -409,10 +409,10 @@ class CommitMachine:
 
     def _decide(self) -> None:
         self._ways, self.by_number = [], []
-        for place in range(len(self._batch.parts)):
-            way = self._way(place)
+        for index in range(len(self._batch.parts)):
+            way = self._way(index)
             if isinstance(way, CommitEnded):
-                self._end(replace(way, place=place))
+                self._end(replace(way, index=index))
                 return
             self._ways.append(way)
         if self._missing and any(way not in {_Way.NOTHING, _Way.REPLAYED} for way in self._ways):
@@ -420,18 +420,18 @@ class CommitMachine:
         else:
             self._fence()
 
-    def _way(self, place: int) -> _Way | CommitEnded:
-        batch, part, found = self._batch, self._batch.parts[place], self._found[place]
+    def _way(self, index: int) -> _Way | CommitEnded:
+        batch, part, found = self._batch, self._batch.parts[index], self._found[index]
         head = found.head
         assert head is not None
-        if part.items and (_is_listed(head, part.items[0].ledger_id) or self._taken.get(place)):
+        if part.items and (_is_listed(head, part.items[0].ledger_id) or self._taken.get(index)):
             return _Way.NOTHING
         position = head.sink_position(batch.query_id) if batch.query_id else None
-        stands, own = self._standing(position, place)
+        stands, own = self._standing(position, index)
         if stands is Standing.REPLAY:
             return _Way.REPLAYED
         if stands is not Standing.NEW and batch.on_reset is OnReset.ERROR:
-            return CommitEnded(_REFUSED[stands], place, position=position, own=own)
+            return CommitEnded(_REFUSED[stands], index, position=position, own=own)
         if batch.on_reset is OnReset.SKIP and position is not None and batch.batch_id <= position.batch_id:
             return _Way.REPLAYED
         if part.items or batch.truncate or (batch.place and head.adoptions):
@@ -439,9 +439,9 @@ class CommitMachine:
         moves = batch.named or (position is not None and lags(batch.batch_id, position))
         return _Way.POSITION if moves and batch.query_id else _Way.NOTHING
 
-    def _standing(self, position: SinkPosition | None, place: int) -> tuple[Standing, Fingerprint | None]:
+    def _standing(self, position: SinkPosition | None, index: int) -> tuple[Standing, Fingerprint | None]:
         """How the batch stands to a log's sink position, and what of its own side was compared."""
-        batch, found, part = self._batch, self._found[place], self._batch.parts[place]
+        batch, found, part = self._batch, self._found[index], self._batch.parts[index]
         own = part.fingerprint if position is None or position.batch_id == batch.batch_id else found.own
         rules = self._rules.positions
         stands = standing(position, batch.batch_id, batch.incarnation, own, rules)
@@ -452,7 +452,7 @@ class CommitMachine:
             and compared
             and rules.is_same_batch(rules.fingerprint_of(position), own) is not True
         ):
-            self.by_number.append(place)
+            self.by_number.append(index)
         return stands, own
 
     def _where(self, found: FoundHead, head: LogHead) -> _Way | CommitEnded:

@@ -37,7 +37,7 @@ class ItemState(IntEnum):
     CLOSED = 2
 
 
-class Place(IntEnum):
+class ItemLocation(IntEnum):
     """Where an item's records are. The numbers are stored: never renumber."""
 
     BOOKIES = 1
@@ -102,7 +102,7 @@ class LogItem:
     min_time_ms: int | None = None
     max_time_ms: int | None = None
     state: ItemState = ItemState.OPEN
-    place: Place = Place.BOOKIES
+    location: ItemLocation = ItemLocation.BOOKIES
     digest: int = 0
     format: str = "batch1"
     flags: int = 0
@@ -346,8 +346,8 @@ class LogHead:
         return sum(page.items for page in self.pages) + len(self.items)
 
     @property
-    def first_item_place(self) -> int:
-        """The place of the head's first own item, counted from the log's beginning."""
+    def first_item_index(self) -> int:
+        """The index of the head's first own item, counted from the log's beginning."""
         return self.dropped_items + sum(page.items for page in self.pages)
 
     @property
@@ -389,14 +389,14 @@ class LogHead:
         Source: docs/decisions/020-next-ledger-waits.md; docs/decisions/021-batch-header.md.
         """
         items = list(self.items)
-        for place, item in enumerate(items):
+        for index, item in enumerate(items):
             if item.ledger_id == ledger_id and item.is_open:
                 if item.first_offset is None:
                     msg = f"log {self.name!r}: ledger {ledger_id} is completed before its predecessor"
                     raise MisuseError(msg, log=self.name, ledger_id=ledger_id)
-                items[place] = done = item.completed(item.first_offset, summary)
-                if place + 1 < len(items) and items[place + 1].first_offset is None:
-                    items[place + 1] = replace(items[place + 1], first_offset=done.next_offset)
+                items[index] = done = item.completed(item.first_offset, summary)
+                if index + 1 < len(items) and items[index + 1].first_offset is None:
+                    items[index + 1] = replace(items[index + 1], first_offset=done.next_offset)
                 return replace(self, items=tuple(items)).without_leftovers()
         return self
 
@@ -524,18 +524,18 @@ class LogHead:
         Raises:
             CorruptMetadataError: saying which rule it breaks.
         """
-        open_places = [place for place, item in enumerate(self.items) if item.is_open]
-        if len(open_places) > OPEN_ITEMS_MAX:
+        open_indexes = [index for index, item in enumerate(self.items) if item.is_open]
+        if len(open_indexes) > OPEN_ITEMS_MAX:
             raise self._corrupt(
-                f"{len(open_places)} of its ledgers are open, and at most {OPEN_ITEMS_MAX} may be"
+                f"{len(open_indexes)} of its ledgers are open, and at most {OPEN_ITEMS_MAX} may be"
             )
-        if open_places and open_places[-1] - open_places[0] != len(open_places) - 1:
+        if open_indexes and open_indexes[-1] - open_indexes[0] != len(open_indexes) - 1:
             raise self._corrupt("a closed ledger stands between two open ones")
-        if open_places and open_places[-1] != len(self.items) - 1:
+        if open_indexes and open_indexes[-1] != len(self.items) - 1:
             raise self._corrupt("a closed ledger follows an open one")
         if len(set(self.ledger_ids)) != len(self.items):
             raise self._corrupt("it names a ledger twice")
-        if any((item.place is Place.BOOKIES) != (not item.archive) for item in self.items):
+        if any((item.location is ItemLocation.BOOKIES) != (not item.archive) for item in self.items):
             raise self._corrupt("an item is in the archive and has no file there, or the reverse")
         parts: tuple[LogItem | PageRef, ...] = (*self.pages, *self.items)
         for before, after in pairwise(parts):
@@ -571,7 +571,7 @@ def paged(head: LogHead, layout: PageLayout, name_page: PageNamer) -> tuple[LogH
     made: list[LogPage] = []
     items, pages = head.items, list(head.pages)
     while True:
-        movable = next((place for place, item in enumerate(items) if item.is_open), len(items))
+        movable = next((index for index, item in enumerate(items) if item.is_open), len(items))
         if min(movable, len(items) - KEPT_ITEMS) < layout.page_items:
             break
         page = LogPage(head.log_id, 0, items[: layout.page_items])
@@ -580,9 +580,9 @@ def paged(head: LogHead, layout: PageLayout, name_page: PageNamer) -> tuple[LogH
         pages.append(page.reference(name_page(page)))
     level = 0
     while level <= max((page.level for page in pages), default=-1):
-        same = [place for place, page in enumerate(pages) if page.level == level][: layout.fan_out]
+        same = [index for index, page in enumerate(pages) if page.level == level][: layout.fan_out]
         if len(same) == layout.fan_out:
-            page = LogPage(head.log_id, level + 1, (), tuple(pages[place] for place in same))
+            page = LogPage(head.log_id, level + 1, (), tuple(pages[index] for index in same))
             made.append(page)
             pages[same[0] : same[-1] + 1] = [page.reference(name_page(page))]
         else:

@@ -679,13 +679,13 @@ class LogMachine:
             head.checked()  # L2: dense offsets; L6: at most two open, the last ones
         except CorruptMetadataError as error:
             raise AssertionError(str(error)) from error
-        # L4, L5: an item has one place for ever; the list grows at its end and shrinks at its front. Neighbours that
-        # were copied into one ledger have the place of the last of them.
-        for place, item in enumerate(head.items, head.first_item_place):
+        # L4, L5: an item has one index for ever; the list grows at its end and shrinks at its front. Neighbours that
+        # were copied into one ledger have the index of the last of them.
+        for index, item in enumerate(head.items, head.first_item_index):
             if item.flags & ItemFlags.REWRITTEN:
-                self._seen[place] = item.ledger_id
-            known = self._seen.setdefault(place, item.ledger_id)
-            assert known == item.ledger_id, f"L5: place {place} held ledger {known}, now {item.ledger_id}"
+                self._seen[index] = item.ledger_id
+            known = self._seen.setdefault(index, item.ledger_id)
+            assert known == item.ledger_id, f"L5: index {index} held ledger {known}, now {item.ledger_id}"
         assert head.start_offset <= head.closed_end or head.open_items, "the log starts behind its end"
         if self.status in LEADING:
             assert head.leader.epoch == self.epoch, "L3: serving under another epoch"

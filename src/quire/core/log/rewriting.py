@@ -22,6 +22,7 @@ from quire.core.log.cas import HeadCas
 from quire.core.log.list import (
     KEPT_ITEMS,
     ItemFlags,
+    ItemLocation,
     ItemState,
     LogHead,
     LogItem,
@@ -29,7 +30,6 @@ from quire.core.log.list import (
     PageLayout,
     PageNamer,
     PageRef,
-    Place,
     paged,
 )
 from quire.core.state_table import StateTable
@@ -98,9 +98,9 @@ class Replacement:
         return cls(tuple(old), new)
 
     @classmethod
-    def by_move(cls, old: LogItem, place: Place, archive: bytes) -> Replacement:
+    def by_move(cls, old: LogItem, location: ItemLocation, archive: bytes) -> Replacement:
         """An item whose records are (also, or only) in the archive's file with this digest now."""
-        return cls((old,), replace(old, place=place, archive=archive))
+        return cls((old,), replace(old, location=location, archive=archive))
 
 
 def replaceable(head: LogHead, items: Sequence[LogItem]) -> list[LogItem]:
@@ -123,8 +123,8 @@ def replaceable(head: LogHead, items: Sequence[LogItem]) -> list[LogItem]:
 
 def is_done(items: Sequence[LogItem], replacements: Sequence[Replacement]) -> bool:
     """Whether a list holds all the new items: a compare-and-swap whose response was lost has happened."""
-    listed = {item.ledger_id: item.place for item in items}
-    return all(listed.get(each.new.ledger_id) is each.new.place for each in replacements)
+    listed = {item.ledger_id: item.location for item in items}
+    return all(listed.get(each.new.ledger_id) is each.new.location for each in replacements)
 
 
 def with_replaced(
@@ -136,7 +136,7 @@ def with_replaced(
 ) -> tuple[LogHead, tuple[LogPage, ...]]:
     """A list with some items replaced, and the pages that have to be stored before it is.
 
-    Pages before the first replaced item stay as they are; the others are made anew. The places of the items behind the
+    Pages before the first replaced item stay as they are; the others are made anew. The indexes of the items behind the
     replaced ones do not change.
 
     Args:
@@ -162,25 +162,25 @@ def with_replaced(
     before = [*left, *head.items]
     allowed = {item.ledger_id: item for item in replaceable(head, before)}
     after: list[LogItem] = []
-    place = 0
-    while place < len(before):
-        found = by_first.pop(before[place].ledger_id, None)
+    index = 0
+    while index < len(before):
+        found = by_first.pop(before[index].ledger_id, None)
         if found is None:
-            after.append(before[place])
-            place += 1
+            after.append(before[index])
+            index += 1
             continue
-        now = before[place : place + len(found.old)]
+        now = before[index : index + len(found.old)]
         if [allowed.get(item.ledger_id) for item in now] != list(found.old):
             raise _changed(head, found)
         after.append(found.new)
-        place += len(found.old)
+        index += len(found.old)
     for found in by_first.values():
         raise _changed(head, found)
-    last_place = head.first_item_place + len(head.items)
+    last_index = head.first_item_index + len(head.items)
     fresh = replace(head, pages=tuple(page for page, _ in paged_items[:untouched]), items=tuple(after))
     made, pages = paged(fresh, layout, name_page)
     made = replace(made, dropped_items=0)
-    return replace(made, dropped_items=last_place - made.item_count).checked(), pages
+    return replace(made, dropped_items=last_index - made.item_count).checked(), pages
 
 
 @dataclass(frozen=True, slots=True)

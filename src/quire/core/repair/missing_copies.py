@@ -102,7 +102,7 @@ class MissingCopies:
         """Find what is missing of one fragment.
 
         Args:
-            index: its place.
+            index: of the fragment.
             first: its first entry; `last` is its last one, and there is one.
             targets: by lost bookie, the one that is to take its place.
         """

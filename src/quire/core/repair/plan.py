@@ -48,7 +48,7 @@ class RepairPlan:
     written: WriteRepaired | None = None
 
     def decided(self) -> list[int]:
-        """The fragments that may be touched, by place.
+        """The fragments that may be touched, by index.
 
         Only its writer, or a recovery, knows what an undecided fragment will hold: neither copies nor compare-and-swaps there.
         """

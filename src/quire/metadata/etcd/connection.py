@@ -195,10 +195,10 @@ class EtcdConnection:
         """Wait for a server, as long as it takes. The one that answered last comes first."""
         while True:
             self.check()
-            for place, server in enumerate(self._servers):
+            for index, server in enumerate(self._servers):
                 if server.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
-                    if place:
-                        self._servers.insert(0, self._servers.pop(place))
+                    if index:
+                        self._servers.insert(0, self._servers.pop(index))
                     return server
             await asyncio.sleep(RETRY_DELAY_S)
 

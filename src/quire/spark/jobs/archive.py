@@ -24,12 +24,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from quire.core.errors import NoSuchLedgerError
-from quire.core.log.list import LogItem, Place
+from quire.core.log.list import ItemLocation, LogItem
 from quire.core.log.rewriting import Replacement, replaceable
 from quire.log.archive import SCHEMA as COLUMNS
 from quire.log.archive import (
     ArchiveError,
-    ArchivePlace,
+    ArchiveLocation,
     footer_digest,
     open_archive,
     read_footer,
@@ -77,7 +77,7 @@ class ArchiveUnit:
     @property
     def name(self) -> str:
         """Step, log and ledger."""
-        step = "write" if self.item.place is Place.BOOKIES else "prove"
+        step = "write" if self.item.location is ItemLocation.BOOKIES else "prove"
         return f"archive {step} {self.log_id.hex()} ledger {self.item.ledger_id}"
 
 
@@ -165,9 +165,9 @@ def plan(
 
     old = [item for item in items if item.count and (item.max_time_ms or 0) <= now_ms - older_than_ms]
     write = [unit(item) for item in old if may_be_copied(item)]
-    listed = {item.ledger_id: _place(root, log_id, item).name for item in every if item.archive}
+    listed = {item.ledger_id: _location(root, log_id, item).name for item in every if item.archive}
     # How long a file has been there is its own affair: the list keeps no time for it.
-    due = [item for item in items if item.place is Place.BOTH]
+    due = [item for item in items if item.location is ItemLocation.BOTH]
     aged = {name for name, (_, changed_s) in there.items() if changed_s * 1000 + grace_ms <= now_ms}
     prove = [
         unit(item) for item in due if listed[item.ledger_id] in aged or listed[item.ledger_id] not in there
@@ -200,7 +200,7 @@ def run(
     )
 
     def after(each: Replacement) -> None:
-        if each.new.place is Place.ARCHIVE:
+        if each.new.location is ItemLocation.ARCHIVE:
             cluster.call(work.uri, _delete, work, each.new)
 
     done, refused = lists.replace_in_rounds(
@@ -226,8 +226,8 @@ def run(
 def _moved(unit: ArchiveUnit, row: Fields) -> Replacement:
     item = unit.item
     if row["step"] == "prove":
-        return Replacement.by_move(item, Place.ARCHIVE, item.archive)
-    return Replacement.by_move(item, Place.BOTH, bytes.fromhex(row["digest"]))
+        return Replacement.by_move(item, ItemLocation.ARCHIVE, item.archive)
+    return Replacement.by_move(item, ItemLocation.BOTH, bytes.fromhex(row["digest"]))
 
 
 def _vacuum(work: ArchivePlan) -> int:
@@ -247,13 +247,13 @@ def _step(unit: ArchiveUnit) -> Iterator[Fields]:
     began = time.monotonic()
     item = unit.item
     facts: Fields = {
-        "step": "write" if item.place is Place.BOOKIES else "prove",
+        "step": "write" if item.location is ItemLocation.BOOKIES else "prove",
         "ledger": int(item.ledger_id),
         "first_offset": item.first_offset,
         "next_offset": item.next_offset,
     }
     try:
-        facts |= _write(unit) if item.place is Place.BOOKIES else _prove(unit)
+        facts |= _write(unit) if item.location is ItemLocation.BOOKIES else _prove(unit)
     except (ArchiveError, NoSuchLedgerError) as error:
         facts["refused"] = f"{unit.name}: {error.message}"
     yield facts | {"seconds": time.monotonic() - began}
@@ -273,10 +273,10 @@ def _write(unit: ArchiveUnit) -> Fields:
         raise ArchiveError(text, ledger_id=item.ledger_id)
     with files.open(unfinished) as source:
         size, footer = read_footer(source)
-    place = _place(unit.root, unit.log_id, replace(item, archive=footer_digest(footer)))
-    files.move(unfinished, place.name)
-    _compare(place, written)
-    return {"records": item.count, "file": place.name, "digest": place.digest.hex(), "bytes": size}
+    location = _location(unit.root, unit.log_id, replace(item, archive=footer_digest(footer)))
+    files.move(unfinished, location.name)
+    _compare(location, written)
+    return {"records": item.count, "file": location.name, "digest": location.digest.hex(), "bytes": size}
 
 
 def _prove(unit: ArchiveUnit) -> Fields:
@@ -285,24 +285,24 @@ def _prove(unit: ArchiveUnit) -> Fields:
     held = RecordDigest()
     for _ in _row_groups(records_of(unit.uri, unit.password, unit.item), held):
         pass
-    place = _place(unit.root, unit.log_id, item)
-    _compare(place, held)
-    return {"records": item.count, "file": place.name, "digest": place.digest.hex()}
+    location = _location(unit.root, unit.log_id, item)
+    _compare(location, held)
+    return {"records": item.count, "file": location.name, "digest": location.digest.hex()}
 
 
-def _compare(place: ArchivePlace, expected: RecordDigest) -> None:
+def _compare(location: ArchiveLocation, expected: RecordDigest) -> None:
     """Read a whole file.
 
     Raises:
         ArchiveError: it is damaged, or does not hold these records under its offsets.
     """
-    file = open_archive(place)
+    file = open_archive(location)
     found = RecordDigest()
     for number in range(len(file.manifest.groups)):
         found.update(file.read(number, COLUMNS.names))
     if (found.count, found.digest()) != (expected.count, expected.digest()):
-        text = f"archive file {place.path}: it holds {found.count} records that are not the {expected.count} of the ledger"
-        raise ArchiveError(text, path=place.path)
+        text = f"archive file {location.path}: it holds {found.count} records that are not the {expected.count} of the ledger"
+        raise ArchiveError(text, path=location.path)
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch], digest: RecordDigest) -> Iterator[pa.Table]:
@@ -333,11 +333,13 @@ async def _items(client: QuireClient, log_id: bytes, password: bytes) -> tuple[l
 
 async def _delete(client: QuireClient, work: ArchivePlan, item: LogItem) -> None:
     # Cut off here, the ledger is one that no list names, and the collector's.
-    await LogLedgers(client, work.password).delete_item(replace(item, place=Place.BOOKIES, archive=b""))
+    await LogLedgers(client, work.password).delete_item(
+        replace(item, location=ItemLocation.BOOKIES, archive=b"")
+    )
 
 
-def _place(root: str, log_id: bytes, item: LogItem) -> ArchivePlace:
-    return ArchivePlace(root, log_id.hex(), item.first_offset or 0, item.next_offset or 0, item.archive)
+def _location(root: str, log_id: bytes, item: LogItem) -> ArchiveLocation:
+    return ArchiveLocation(root, log_id.hex(), item.first_offset or 0, item.next_offset or 0, item.archive)
 
 
 def content(uri: str, log: str, root: str, password: bytes = b"") -> Content:
@@ -351,12 +353,12 @@ def content(uri: str, log: str, root: str, password: bytes = b"") -> Content:
     there = ArchiveFiles(root).list(head.log_id.hex())
 
     def file(item: LogItem) -> TableFile:
-        place = _place(root, head.log_id, item)
-        if place.name not in there:
-            raise ArchiveError(f"archive file {place.path} is missing", path=place.path)
+        location = _location(root, head.log_id, item)
+        if location.name not in there:
+            raise ArchiveError(f"archive file {location.path} is missing", path=location.path)
         first, behind = item.first_offset or 0, item.next_offset or 0
-        size = there[place.name][0]
-        return TableFile(place.name.rpartition("/")[2], size, item.count, (first, behind - 1))
+        size = there[location.name][0]
+        return TableFile(location.name.rpartition("/")[2], size, item.count, (first, behind - 1))
 
     files = tuple(
         file(item) for item in every if item.archive and (item.next_offset or 0) > head.start_offset

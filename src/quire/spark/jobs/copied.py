@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from quire.core.ids import LedgerId
-from quire.core.log.list import LogItem, LogSettings, Place
+from quire.core.log.list import ItemLocation, LogItem, LogSettings
 from quire.core.log.rewriting import Replacement
 from quire.log.rewriting import REPLACED_AT_ONCE
 from quire.spark.jobs import command
@@ -52,7 +52,7 @@ class CopyUnit:
 
 def may_be_copied(item: LogItem) -> bool:
     """Whether an item is a ledger, on bookies, of batches."""
-    return item.place is Place.BOOKIES and item.format == FORMAT_BATCH1.decode()
+    return item.location is ItemLocation.BOOKIES and item.format == FORMAT_BATCH1.decode()
 
 
 def per_round(spark: SparkSession) -> int:

@@ -40,7 +40,7 @@ from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.stripes import BookieStripes, bookie_stripes
-from quire.core.log.list import Place
+from quire.core.log.list import ItemLocation
 from quire.spark import cluster
 from quire.spark.jobs import command, units
 from quire.spark.jobs.scrub_rows import SCHEMA, row_of, still_true
@@ -332,7 +332,7 @@ async def _records(
     wanted = list(named)
     for name in logs:
         items = (await client.log(name).describe()).items
-        wanted += [item.ledger_id for item in items if item.place is not Place.ARCHIVE]
+        wanted += [item.ledger_id for item in items if item.location is not ItemLocation.ARCHIVE]
     if not logs and not named:
         wanted = [ledger_id async for ledger_id in client.both_records.ids()]
     found: list[LedgerMetadata] = []

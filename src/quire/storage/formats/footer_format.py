@@ -150,7 +150,7 @@ class Trailer(NamedTuple):
     kept_checksum: int = 0
 
 
-class KeptPlace(NamedTuple):
+class KeptLocation(NamedTuple):
     """Where a record lies that is relocated as it is: the newest of its kind and ledger in a segment."""
 
     ledger_id: int
@@ -233,15 +233,15 @@ def read_states(data: Buffer, count: int) -> Iterator[tuple[int, int, memoryview
         position += length
 
 
-def encode_kept(places: Iterable[KeptPlace]) -> bytes:
+def encode_kept(locations: Iterable[KeptLocation]) -> bytes:
     """The kept records of a segment, in the order of the argument."""
     pack = KEPT_RECORD.struct.pack
-    return b"".join([pack(*place, b"", 0) for place in places])
+    return b"".join([pack(*location, b"", 0) for location in locations])
 
 
-def read_kept(data: Buffer) -> list[KeptPlace]:
+def read_kept(data: Buffer) -> list[KeptLocation]:
     """Kept records whose checksum was verified."""
-    return [KeptPlace._make(fields[:5]) for fields in KEPT_RECORD.struct.iter_unpack(data)]
+    return [KeptLocation._make(fields[:5]) for fields in KEPT_RECORD.struct.iter_unpack(data)]
 
 
 def encode_trailer(trailer: Trailer, seed: int, offset: int) -> bytes:

@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from quire.env.descriptors import is_shortage
 from quire.storage.directory.patient_worker import shortage
-from quire.storage.formats.footer_format import OFFSET_UNIT, KeptPlace
+from quire.storage.formats.footer_format import OFFSET_UNIT, KeptLocation
 from quire.storage.journal import Journal
 from quire.storage.segments.findings import Damage
 from quire.storage.segments.segment import Segment
@@ -46,26 +46,26 @@ class KeptRecords:
         self._journal = journal
         self._damaged = damaged
         # By ledger, then by kind: a deletion looks at one ledger only.
-        self._places: dict[int, dict[int, tuple[int, KeptPlace]]] = {}
+        self._locations: dict[int, dict[int, tuple[int, KeptLocation]]] = {}
         self._on_their_way: dict[int, bytes] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._places.values()))
+        return sum(map(len, self._locations.values()))
 
-    def found(self, sequence: int, places: Iterable[KeptPlace]) -> None:
+    def found(self, sequence: int, locations: Iterable[KeptLocation]) -> None:
         """Take up what a segment holds."""
-        for place in places:
-            of_ledger = self._places.setdefault(place.ledger_id, {})
-            known = of_ledger.get(place.kind)
-            if known is None or known[1].lsn < place.lsn:
-                of_ledger[place.kind] = sequence, place
+        for location in locations:
+            of_ledger = self._locations.setdefault(location.ledger_id, {})
+            known = of_ledger.get(location.kind)
+            if known is None or known[1].lsn < location.lsn:
+                of_ledger[location.kind] = sequence, location
 
     def put(self, kind: int, ledger_id: int, body: Buffer, space: Space = Space.STATE) -> None:
         """Journal a record that is to be kept. Raises StorageError when it cannot be taken."""
         segment, offset, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space)
-        place = KeptPlace(ledger_id, lsn, offset // OFFSET_UNIT, len(body), kind)
-        segment.keep_record(place)
-        self.found(segment.sequence, (place,))
+        location = KeptLocation(ledger_id, lsn, offset // OFFSET_UNIT, len(body), kind)
+        segment.keep_record(location)
+        self.found(segment.sequence, (location,))
         waiting = self._on_their_way
         while waiting and (oldest := next(iter(waiting))) <= self._journal.durable_lsn:
             del waiting[oldest]
@@ -73,37 +73,37 @@ class KeptRecords:
 
     def forget(self, ledger_id: int, through: int) -> None:
         """A ledger was deleted: what was kept of it up to an LSN goes with it."""
-        of_ledger = self._places.pop(ledger_id, {})
+        of_ledger = self._locations.pop(ledger_id, {})
         left = {kind: known for kind, known in of_ledger.items() if known[1].lsn > through}
         if left:
-            self._places[ledger_id] = left
+            self._locations[ledger_id] = left
 
     def relocate(self, segments: Sequence[Segment], part: Slice) -> Iterator[None]:
         """Journal anew whatever only these segments hold, in slices. Raises StorageError when it cannot be taken."""
         for segment in segments:
             for ledger_id in segment.contents.kept:
-                for sequence, place in list(self._places.get(ledger_id, {}).values()):
+                for sequence, location in list(self._locations.get(ledger_id, {}).values()):
                     if sequence == segment.sequence:
-                        self._relocate(sequence, place)
+                        self._relocate(sequence, location)
                 if part.over:
                     yield
 
-    def _relocate(self, sequence: int, place: KeptPlace) -> None:
-        body = self._read(sequence, place)
+    def _relocate(self, sequence: int, location: KeptLocation) -> None:
+        body = self._read(sequence, location)
         if body is None:
-            del self._places[place.ledger_id][place.kind]
+            del self._locations[location.ledger_id][location.kind]
         else:
-            self.put(place.kind, place.ledger_id, body, Space.RETIREMENT)
+            self.put(location.kind, location.ledger_id, body, Space.RETIREMENT)
 
-    def _read(self, sequence: int, place: KeptPlace) -> bytes | None:
-        if place.lsn > self._journal.durable_lsn:
-            return self._on_their_way[place.lsn]
-        offset = place.offset8 * OFFSET_UNIT
+    def _read(self, sequence: int, location: KeptLocation) -> bytes | None:
+        if location.lsn > self._journal.durable_lsn:
+            return self._on_their_way[location.lsn]
+        offset = location.offset8 * OFFSET_UNIT
         seed = self._segments[sequence].seed
         what = "a kept record has a wrong checksum and is not copied"
         for read in (self._files.read_at, self._files.read_uncached):
             try:
-                data = read(sequence, offset, RECORD_HEADER_BYTES + place.body_bytes)
+                data = read(sequence, offset, RECORD_HEADER_BYTES + location.body_bytes)
             except OSError as error:
                 if is_shortage(error):
                     raise shortage(self._files.directory, error) from error
@@ -111,7 +111,7 @@ class KeptRecords:
                 continue
             header = decode_record_header(data, offset, seed)
             body = data[RECORD_HEADER_BYTES:]
-            if header is not None and header.lsn == place.lsn and crc32c(body) == header.body_checksum:
+            if header is not None and header.lsn == location.lsn and crc32c(body) == header.body_checksum:
                 return body
-        self._damaged(Damage(str(self._files.path(sequence)), offset, place.ledger_id, -1, -1, what))
+        self._damaged(Damage(str(self._files.path(sequence)), offset, location.ledger_id, -1, -1, what))
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from quire.storage.formats.footer_format import ROW_BYTES, KeptPlace, lsns_of
+from quire.storage.formats.footer_format import ROW_BYTES, KeptLocation, lsns_of
 from quire.storage.formats.record_bodies import SegmentList
 from quire.storage.formats.segment_format import BLOCK_BYTES
 
@@ -62,7 +62,7 @@ class Scan:
     rows: bytearray = field(default_factory=bytearray)
     lacs: dict[int, int] = field(default_factory=dict)
     states: list[tuple[int, int, bytes]] = field(default_factory=list)
-    kept: list[KeptPlace] = field(default_factory=list)
+    kept: list[KeptLocation] = field(default_factory=list)
     lists: SegmentList | None = None
     retired: list[int] = field(default_factory=list)
     valid_groups: int = 0

@@ -14,7 +14,7 @@ from quire.env.descriptors import is_shortage
 from quire.storage.formats.footer_format import (
     KEPT_RECORD,
     DirectoryEntry,
-    KeptPlace,
+    KeptLocation,
     Trailer,
     decode_trailer,
     read_directory,
@@ -44,14 +44,14 @@ class Footer(NamedTuple):
     trailer: Trailer
     states: list[tuple[int, int, memoryview]]
     directory: list[DirectoryEntry]
-    kept: list[KeptPlace]
+    kept: list[KeptLocation]
 
     def contents(self) -> Contents:
         """The ledgers that it says something about."""
         return contents_of(
             (entry.ledger_id for entry in self.directory),
             ((ledger_id, body) for ledger_id, _, body in self.states),
-            (place.ledger_id for place in self.kept),
+            (location.ledger_id for location in self.kept),
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 
 from quire.core.errors import DamagedSegmentError
-from quire.storage.formats.footer_format import OFFSET_UNIT, ROW, KeptPlace, Row, RowFlag
+from quire.storage.formats.footer_format import OFFSET_UNIT, ROW, KeptLocation, Row, RowFlag
 from quire.storage.formats.record_bodies import (
     DamagedInterval,
     decode_damaged,
@@ -334,8 +334,8 @@ class SegmentScanner:
                 found.rows += ROW.pack(*damaged_row(offset, record, one))
             found.raise_lac(record.ledger_id, -1)
         elif is_kept(kind):
-            place = offset // OFFSET_UNIT
-            found.kept.append(KeptPlace(record.ledger_id, record.lsn, place, record.body_bytes, kind))
+            location = offset // OFFSET_UNIT
+            found.kept.append(KeptLocation(record.ledger_id, record.lsn, location, record.body_bytes, kind))
 
     def _bad_body(self, trouble: _Trouble, offset: int, record: RecordHeader) -> None:
         what = f"the body of a record of kind {record.kind:#x} does not verify"

@@ -23,7 +23,7 @@ from quire.storage.formats.footer_format import (
     KEPT_RECORD,
     ROW_BYTES,
     STATE_HEAD,
-    KeptPlace,
+    KeptLocation,
     Trailer,
     build_directory,
     encode_kept,
@@ -117,7 +117,7 @@ class Segment:
         self.table: RowTable | None = RowTable()
         self.states: dict[int, tuple[int, bytes]] = {}
         self._states_bytes = 0
-        self.kept: dict[tuple[int, int], KeptPlace] = {}
+        self.kept: dict[tuple[int, int], KeptLocation] = {}
         self._kept_ledgers: set[int] = set()
         self.live = 0
         self.contents: Contents = NOTHING
@@ -144,12 +144,12 @@ class Segment:
             states[ledger_id] = item
         self._states_bytes += len(ledger_ids) * (STATE_HEAD.size + SHRUNK_STATE.size)
 
-    def keep_record(self, place: KeptPlace) -> None:
+    def keep_record(self, location: KeptLocation) -> None:
         """Remember the newest record of a kind and ledger that is relocated as it is."""
-        self._kept_ledgers.add(place.ledger_id)
-        known = self.kept.get((place.kind, place.ledger_id))
-        if known is None or known.lsn < place.lsn:
-            self.kept[place.kind, place.ledger_id] = place
+        self._kept_ledgers.add(location.ledger_id)
+        known = self.kept.get((location.kind, location.ledger_id))
+        if known is None or known.lsn < location.lsn:
+            self.kept[location.kind, location.ledger_id] = location
 
     def holds(self, ledger_id: int) -> bool:
         """Whether it is filled, and something of a ledger is here that a lost tombstone would bring back."""

@@ -20,7 +20,7 @@ from quire.core.bookie.limbo import Limbo
 from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import DamagedSegmentError
 from quire.storage.dead_ranges import is_dead
-from quire.storage.formats.footer_format import DirectoryEntry, KeptPlace, row_at
+from quire.storage.formats.footer_format import DirectoryEntry, KeptLocation, row_at
 from quire.storage.formats.record_bodies import (
     SegmentList,
     UnnamedLimbo,
@@ -108,7 +108,7 @@ class Start:
         self._directories: list[tuple[int, list[DirectoryEntry]]] = []
         self.segments: dict[int, Segment] = {}
         self.ledgers: dict[int, StoredLedger] = {}
-        self.kept: list[tuple[int, list[KeptPlace]]] = []
+        self.kept: list[tuple[int, list[KeptLocation]]] = []
         self.unnamed_limbo = UnnamedLimbo()
         self.unnamed_limbo_place = (0, 0)
         self.resume: Segment | None = None
@@ -263,9 +263,9 @@ class Start:
             if self._read_footer(segment):
                 return
         except FormatError as error:
-            place = header.segment_bytes - BLOCK_BYTES
+            location = header.segment_bytes - BLOCK_BYTES
             path = str(self._files.path(sequence))
-            self._damaged(Damage(path, place, -1, -1, -1, f"{error}; the records were read instead"))
+            self._damaged(Damage(path, location, -1, -1, -1, f"{error}; the records were read instead"))
         with self._refusing(follower):
             after = self._first_list(follower)
         end_lsn = after.before_last_lsn if after is not None and after.before_sequence == sequence else None
@@ -316,8 +316,11 @@ class Start:
                 # A tombstone refuses entries as long as it stands: these are of another ledger with its id.
                 ledger.facts = None
         self.kept = [
-            (sequence, [place for place in places if place.lsn > self._dead_through(place.ledger_id)])
-            for sequence, places in self.kept
+            (
+                sequence,
+                [location for location in locations if location.lsn > self._dead_through(location.ledger_id)],
+            )
+            for sequence, locations in self.kept
         ]
 
     def _dead_through(self, ledger_id: int) -> int:
@@ -454,8 +457,8 @@ def segment_of(header: SegmentHeader, scan: Scan) -> Segment:
     table.extend(rows, scan.lacs)
     for ledger_id, lsn, body in scan.states:
         segment.keep_state(ledger_id, lsn, body)
-    for place in scan.kept:
-        segment.keep_record(place)
+    for location in scan.kept:
+        segment.keep_record(location)
     segment.data_end = scan.data_end
     segment.first_lsn, segment.last_lsn = scan.first_lsn, scan.last_lsn
     if rows:

@@ -53,9 +53,9 @@ class Placed:
         return self.counted["read"] >= count
 
     async def fill(self, reply: Any, memory: Any) -> Any:
-        places = len(reply.places)
+        locations = len(reply.locations)
         outcome = await self._fill(reply, memory)
-        self.counted["read" if outcome is short_circuit.FileReadOutcome.READ else "asked twice"] += places
+        self.counted["read" if outcome is short_circuit.FileReadOutcome.READ else "asked twice"] += locations
         return outcome
 
 
@@ -72,12 +72,12 @@ async def written(client: quire.Client) -> list[int]:
 
 
 async def moved(
-    client: quire.Client, cluster: Cluster, tools: Toolbox, kept: list[int], placed: Placed, count: int
+    client: quire.Client, cluster: Cluster, tools: Toolbox, kept: list[int], located: Placed, count: int
 ) -> int:
     """Write, delete and compact, until the reader has enough; how many segments were given back."""
     given_back = 0
-    while placed.counted["read"] < count:
-        enough = min(placed.counted["read"] + READS_A_ROUND, count)
+    while located.counted["read"] < count:
+        enough = min(located.counted["read"] + READS_A_ROUND, count)
         for _ in range(GROUPS):
             ledgers = await written(client)
             kept.append(ledgers[0])
@@ -91,12 +91,12 @@ async def moved(
         for ledger_id in kept[:-KEPT]:
             kept.remove(ledger_id)
             await client.delete_ledger(ledger_id)
-        print(dict(placed.counted), given_back, flush=True)
-        await until_async(partial(placed.has_read, enough), "the reader to read", 600)
+        print(dict(located.counted), given_back, flush=True)
+        await until_async(partial(located.has_read, enough), "the reader to read", 600)
     return given_back
 
 
-async def read(client: quire.Client, ledger_id: int, kept: list[int], placed: Placed) -> None:
+async def read(client: quire.Client, ledger_id: int, kept: list[int], located: Placed) -> None:
     """Read a ledger again and again; it may be deleted meanwhile."""
     try:
         async with await client.open_ledger(ledger_id) as reader:
@@ -105,12 +105,12 @@ async def read(client: quire.Client, ledger_id: int, kept: list[int], placed: Pl
                 async for entry in reader.read(0, RUN - 1):
                     assert entry.payload == next(values), ledger_id
                 assert next(values, None) is None
-                placed.counted["entries"] += RUN
+                located.counted["entries"] += RUN
     except quire.QuireError:
         assert ledger_id not in kept, ledger_id
 
 
-async def reads(directory: Path, disks: list[Path], count: int, placed: Placed) -> dict[str, Any]:
+async def reads(directory: Path, disks: list[Path], count: int, located: Placed) -> dict[str, Any]:
     cluster = Cluster(directory, f"sqlite:{directory / 'metadata.db'}")
     for bookie, disk in zip(cluster.bookies, disks, strict=True):
         bookie.directory = disk
@@ -122,13 +122,13 @@ async def reads(directory: Path, disks: list[Path], count: int, placed: Placed) 
     ):
         for _ in range(2 * GROUPS):
             kept += (await written(writer))[:1]
-        moving = asyncio.create_task(moved(writer, cluster, tools, kept, placed, count))
-        while placed.counted["read"] < count and not moving.done():
+        moving = asyncio.create_task(moved(writer, cluster, tools, kept, located, count))
+        while located.counted["read"] < count and not moving.done():
             some = [kept[(at + number) % len(kept)] for number in range(READERS)]
             at += READERS
-            await asyncio.gather(*(read(client, ledger_id, kept, placed) for ledger_id in some))
+            await asyncio.gather(*(read(client, ledger_id, kept, located) for ledger_id in some))
         given_back = await moving
-    return {"given_back": given_back, **placed.counted}
+    return {"given_back": given_back, **located.counted}
 
 
 async def test_nothing_wrong_is_read_while_segments_move(
@@ -137,14 +137,14 @@ async def test_nothing_wrong_is_read_while_segments_move(
     record: Callable[[str, dict[str, Any]], None],
     rounds: Callable[[int, int], int],
 ) -> None:
-    placed = Placed()
-    monkeypatch.setattr(short_circuit, "fill", placed.fill)
+    located = Placed()
+    monkeypatch.setattr(short_circuit, "fill", located.fill)
     monkeypatch.setenv("QUIRE_COLLECT_EVERY", "0.5")
     with contextlib.ExitStack() as stack:  # small disks have small segments: many of them move
         disks = [
             stack.enter_context(small_disk("ext4", tmp_path / f"disk{number}", 512)) for number in range(3)
         ]
-        figures = await reads(tmp_path, disks, rounds(1_000_000, 5_000), placed)
+        figures = await reads(tmp_path, disks, rounds(1_000_000, 5_000), located)
     record("placed_reads_while_segments_move", figures)
     assert figures["given_back"] > 0
     assert figures.get("asked twice", 0) * 1_000 < figures["read"]

@@ -23,7 +23,7 @@ from quire.core.answers import Answer
 from quire.core.errors import ReadUnavailableError
 from quire.core.ids import LedgerId
 from quire.net.channel import Channel
-from quire.wire.run import RunPlace
+from quire.wire.run import RunLocation
 from support.lying_bookie import FOLDER, LIES, MISSED, REFUSED, UNASKED, LyingBookie
 from support.rounds import keep_figures, rounds
 from support.small_cluster import SmallCluster
@@ -102,9 +102,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
     really = short_circuit._opened
 
-    def noted(place: RunPlace) -> Any:
-        paths.append(place.path)
-        return really(place)
+    def noted(location: RunLocation) -> Any:
+        paths.append(location.path)
+        return really(location)
 
     monkeypatch.setattr(short_circuit, "_opened", noted)
     return paths
@@ -136,7 +136,7 @@ async def test_every_entry_is_read_whatever_one_bookie_says(
             caplog.clear()
             reply = await read_it(client, name)
             assert at.liar.lies, name
-            assert not reply.places, name
+            assert not reply.locations, name
             assert at.channel(client).colocated or name != UNASKED
             if name in REFUSED:
                 # One line for the connection, however many responses lie.
@@ -173,7 +173,7 @@ async def test_only_a_file_that_cannot_be_opened_or_three_misses_end_the_reads_o
             for misses in range(1, short_circuit.MISSES_MAX + 1):
                 assert channel.colocated
                 await at.ask_the_liar(client)
-                assert channel.place_misses == misses
+                assert channel.location_misses == misses
             assert not channel.colocated, name
         assert any("ends before byte" in line for line in caplog.messages)
         client = await at.client()
