@@ -48,7 +48,7 @@ def rows_of(table: Table) -> list[str]:
     """A table of one layout."""
     lines = [f"**{table.name}**", "", *HEAD]
     for row in table.rows():
-        lines.append(f"| {row.field} | {row.place} | {row.use.writer} | {row.use.reader} |")
+        lines.append(f"| {row.field} | {row.location} | {row.use.writer} | {row.use.reader} |")
     return [*lines, ""]
 
 

@@ -106,7 +106,7 @@ def test_rows_stay_when_ledgers_become_files_and_damage_is_named(spark, orders, 
     # The same as a Delta table, which has what the list has in files.
     delta = archive.content(orders.uri, "orders", root)
     assert (commit_delta(delta), commit_delta(delta)) == (0, 0)
-    table_rows = DeltaTable(delta.place).to_pyarrow_table(columns=["offset", "value"]).to_pylist()
+    table_rows = DeltaTable(delta.location).to_pyarrow_table(columns=["offset", "value"]).to_pylist()
     expected = [(row[0], row[2]) for row in before]
     assert sorted((row["offset"], row["value"]) for row in table_rows) == expected[: len(table_rows)]
     assert len(table_rows) == sum(file.records for file in delta.files) > RECORDS // 2

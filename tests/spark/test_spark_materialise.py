@@ -71,7 +71,7 @@ def test_each_snapshot_is_made_from_the_one_before(spark, own_cluster, tmp_path,
     report, found = made(spark, own_cluster, root)
     assert (report.next_offset, report.from_snapshot, found) == (300, 120, state(300))
     delta = materialise.content(materialise.plan(own_cluster.uri, "edits", root))
-    assert (commit_delta(delta), in_delta(delta.place)) == (0, state(300))
+    assert (commit_delta(delta), in_delta(delta.location)) == (0, state(300))
     again, _ = made(spark, own_cluster, root)
     assert (again.table, again.records_read, again.keys) == (report.table, 0, None)
 
@@ -94,7 +94,7 @@ def test_each_snapshot_is_made_from_the_one_before(spark, own_cluster, tmp_path,
     assert (report.from_snapshot, report.next_offset, found) == (None, 400, state(400))
     assert report.removed == 2
     delta = materialise.content(materialise.plan(own_cluster.uri, "edits", root))
-    assert (commit_delta(delta), in_delta(delta.place)) == (1, state(400))
+    assert (commit_delta(delta), in_delta(delta.location)) == (1, state(400))
     assert len(list(Path(report.table).parent.glob("0*"))) == 2  # the kept one, and the one that is not whole
 
     monkeypatch.setenv("QUIRE_CLUSTER", own_cluster.uri)

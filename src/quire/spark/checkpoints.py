@@ -2,7 +2,7 @@
 
 Spark writes the end of a batch's input into `offsets/<number>` before it runs the batch, one line a source behind two
 lines of its own, and never changes the file; by default it keeps the last hundred. A source of files says no more there
-than a count, `{"logOffset":7}`; which files it means stands in `sources/<place of the source>/7`. A checkpoint that is
+than a count, `{"logOffset":7}`; which files it means stands in `sources/<index of the source>/7`. A checkpoint that is
 not there, or is another query's, says nothing.
 
 Source: docs/spark-sink.md, "What is exactly once, and what a checkpoint from a backup does".

@@ -259,18 +259,18 @@ class ArrowBuilder:
             nothing |= ~possible
         return pa.array(values, mask=nothing).cast(STORED_TIME)
 
-    def _note_impossible(self, places: Any, counts: Any) -> None:
-        self.impossible_times += int(places.sum())
-        if self.first_impossible is None and places.any():
-            self.first_impossible = int(self._offset_column(counts)[places.argmax()])
+    def _note_impossible(self, indexes: Any, counts: Any) -> None:
+        self.impossible_times += int(indexes.sum())
+        if self.first_impossible is None and indexes.any():
+            self.first_impossible = int(self._offset_column(counts)[indexes.argmax()])
 
     def _offset_column(self, counts: Any) -> Any:
         """The offset of each record that waits."""
         ends = np.cumsum(counts)
         within = np.arange(self._rows, dtype=np.int64) - np.repeat(ends - counts, counts)
         offsets = np.repeat(np.array(self._offsets, np.int64), counts) + within
-        for place, found in self._gaps.items():
-            start = int(counts[:place].sum())
+        for index, found in self._gaps.items():
+            start = int(counts[:index].sum())
             offsets[start : start + len(found)] = found
         return offsets
 

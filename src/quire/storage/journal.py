@@ -1,6 +1,6 @@
 """Group commit: what is put while a write runs goes into the next one; one write and one sync for all of it.
 
-Records are laid out at once in an aligned buffer at the place where they will stay. One group is on its way to the disk
+Records are laid out at once in an aligned buffer at the offset where they will stay. One group is on its way to the disk
 at a time. Nothing is acknowledged before the sync has returned, and after a failed write or sync nothing ever is.
 
 Source: docs/decisions/026-torn-or-damaged.md; docs/decisions/027-failed-sync.md; `docs/formats/segment.md`, "Group
@@ -123,9 +123,9 @@ class Journal:
         relocated_lsn: int = 0,
         item: Item | None = None,
     ) -> tuple[Segment, int, int]:
-        """Give a record its LSN and its place; the sink of `item` is called when it is durable.
+        """Give a record its LSN and its offset; the sink of `item` is called when it is durable.
 
-        One that is relocated keeps its LSN: the number that it is assigned then is its place's, for the order of groups.
+        One that is relocated keeps its LSN: the number that it is assigned then is its offset's, for the order of groups.
 
         One of a stream, with an origin term or without, goes into a segment that says that it may hold terms.
 

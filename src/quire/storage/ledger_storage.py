@@ -129,8 +129,8 @@ class LedgerStorage:
         """Who looks after segments and states while requests go on."""
         config, segment_files, clock = self._config, self._files, self._clock
         self.kept = KeptRecords(self.segments, segment_files, self._journal, self.damaged)
-        for sequence, places in start.kept:
-            self.kept.found(sequence, places)
+        for sequence, locations in start.kept:
+            self.kept.found(sequence, locations)
         self._dropper = EntryDropper(
             self,
             self._reader,
@@ -777,10 +777,10 @@ class LedgerStorage:
     @property
     def why_full(self) -> str:
         """Why there is no space for new adds, if there is none."""
-        place, size = self._files.directory, self._config.segment_bytes
+        folder, size = self._files.directory, self._config.segment_bytes
         if self._files.short:
-            return f"no file descriptor is left to create a file in {place}"
-        return f"the disk is full: {place} has no room for another segment of {size} bytes"
+            return f"no file descriptor is left to create a file in {folder}"
+        return f"the disk is full: {folder} has no room for another segment of {size} bytes"
 
     @property
     def limbo(self) -> Collection[int]:

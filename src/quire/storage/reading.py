@@ -429,7 +429,7 @@ class RunReader:
             failure = None
             header = header_of(data, row, segment.seed)
             if header is None:
-                what = "the record at this place is not the one in the index"
+                what = "the record at this offset is not the one in the index"
                 continue
             body = memoryview(data)[RECORD_HEADER_BYTES:]
             if len(body) == row.body_bytes and crc32c(body) == header.body_checksum:

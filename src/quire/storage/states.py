@@ -27,7 +27,7 @@ from quire.storage.segments.segment_files import Space
 from quire.storage.slices import LOOKED_AT, Slice
 
 SPAN_FIELDS = 6
-"""Sequence, first, last, place and number of the rows, checksum, and the highest last id of this span and those before."""
+"""Sequence, first, last, offset and number of the rows, checksum, and the highest last id of this span and those before."""
 _FIRST, _LAST, _REACH = 1, 2, 5
 _NONE = array("q")
 """Shared by all ledgers that no sealed segment holds: most of many are like that. Never changed."""

@@ -141,7 +141,7 @@ def whole_frames(data: Buffer, frame_bytes_max: int = FRAME_BYTES_MAX) -> tuple[
 
 
 def _alike(data: Buffer, start: int, size: int) -> int:
-    """How many whole frames of one size stand one after another from a place on; the first is known to be one.
+    """How many whole frames of one size stand one after another from an offset on; the first is known to be one.
 
     Looks further only while all fit, so that no client can make it look often at what does not.
     """

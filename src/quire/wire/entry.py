@@ -230,7 +230,7 @@ class EntryDigest:
             The entry; its payload is a view into `entry`.
 
         Raises:
-            DigestMismatchError: too short, wrong digest, or another ledger's or place's entry.
+            DigestMismatchError: too short, wrong digest, or another ledger's or id's entry.
         """
         view = memoryview(entry)
         overhead = self.overhead
@@ -267,7 +267,7 @@ class EntryDigest:
         """Check an entry of a run of scheme 1; the rest as in `open`.
 
         Raises:
-            DigestMismatchError: too short, wrong digest, or another ledger's or place's entry.
+            DigestMismatchError: too short, wrong digest, or another ledger's or id's entry.
             MalformedFrameError: it has flags that this version does not know.
         """
         view = memoryview(entry)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 class FieldUse(NamedTuple):
-    """What is said of a field besides its name and its place.
+    """What is said of a field besides its name and its location.
 
     Attributes:
         writer: which program writes it; "none yet" where it is reserved.
@@ -34,10 +34,10 @@ class Field(NamedTuple):
 
 
 class LayoutRow(NamedTuple):
-    """One row of the generated tables. `place` is an offset in bytes or a protobuf tag."""
+    """One row of the generated tables. `location` is an offset in bytes or a protobuf tag."""
 
     field: str
-    place: str
+    location: str
     use: FieldUse
 
 
@@ -116,8 +116,8 @@ class Names:
 
     def rows(self) -> Iterator[LayoutRow]:
         """The rows of this list, in its order."""
-        for place, (name, use) in self._uses.items():
-            yield LayoutRow(name, place, use)
+        for location, (name, use) in self._uses.items():
+            yield LayoutRow(name, location, use)
 
 
 Table = Layout | Message | Names

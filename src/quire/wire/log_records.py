@@ -301,7 +301,7 @@ def _read_items(messages: Iterable[pb.LogItem], where: str) -> tuple[LogItem, ..
             for each in messages
         )
     except ValueError as error:
-        # A state or place of the future cannot be guessed at: to read on would be to misread.
+        # A state or location of the future cannot be guessed at: to read on would be to misread.
         msg = f"{where} holds an item that this program does not understand ({error}): use a newer one"
         raise CorruptMetadataError(msg) from error
 

@@ -1,4 +1,4 @@
-"""A record as it lies in a bookie's files: its header, and how a reader sees that it is the record of its place.
+"""A record as it lies in a bookie's files: its header, and how a reader sees that it is the record of its offset.
 
 Storage writes and reads records; clients on the same machine read runs out of the same files.
 
@@ -27,7 +27,7 @@ def padded(size: int) -> int:
 
 
 def place_seed(seed: int, offset: int) -> int:
-    """What the checksum of something at an offset starts from: no block verifies at another place."""
+    """What the checksum of something at an offset starts from: no block verifies at another offset."""
     return seed ^ (offset & 0xFFFFFFFF)
 
 

@@ -322,7 +322,7 @@ class AddPlaces(NamedTuple):
 
 
 def take_add(data: Buffer, at: int) -> Add | None:
-    """An ADD_ENTRY that begins (with its length field) at a place of a buffer, if it has the layout that Java writes.
+    """An ADD_ENTRY that begins (with its length field) at an offset of a buffer, if it has the layout that Java writes.
 
     Returns:
         None for every other request, and for an add that looks otherwise: those are protobuf's.
@@ -335,7 +335,7 @@ def take_add(data: Buffer, at: int) -> Add | None:
 
 
 def places_of_add(data: Buffer, at: int) -> AddPlaces | None:
-    """The parts of an ADD_ENTRY that begins (with its length field) at a place of a buffer; None as for `take_add`."""
+    """The parts of an ADD_ENTRY that begins (with its length field) at an offset of a buffer; None as for `take_add`."""
     if data[at + 4] != FIRST_BYTE or bytes(data[at + 6 : at + 11]) != b"\x08\x03\x10\x02\x18":
         return None
     end = at + 4 + _LENGTH.unpack_from(data, at)[0]
@@ -399,7 +399,7 @@ def _take(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def take_add_answer(data: Buffer, at: int) -> tuple[int, int] | None:
-    """(transaction id, status) of a response to an add that begins at a place of a buffer and has Java's layout."""
+    """(transaction id, status) of a response to an add that begins at an offset of a buffer and has Java's layout."""
     if data[at + 4] != FIRST_BYTE or bytes(data[at + 6 : at + 11]) != b"\x08\x03\x10\x02\x18":
         return None
     try:

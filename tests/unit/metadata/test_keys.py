@@ -97,7 +97,7 @@ def test_a_name_that_cannot_be_a_key_is_refused_as_what_it_is():
 
 
 def test_the_list_of_keys_has_them_all():
-    listed = [row.place.partition("/")[0] for row in KEYS.rows()]
+    listed = [row.location.partition("/")[0] for row in KEYS.rows()]
     made = (
         [make(1) for make in OF_LEDGERS + SHARED]
         + [make("b:1") for make in OF_BOOKIES]

@@ -262,16 +262,16 @@ def _payload(facts: dict[str, Any], name: str) -> bytes | None:
 
 
 def _decode(body: bytes) -> InputRecord:
-    flags, place = body[0], 1
+    flags, index = body[0], 1
     if flags > _KEY | _VALUE | _TIMED:
         raise ValueError(f"unknown flags {flags}")
 
     def taken(size: int) -> bytes:
-        nonlocal place
-        place += size
-        if place > len(body):
+        nonlocal index
+        index += size
+        if index > len(body):
             raise ValueError("it is shorter than it says")
-        return body[place - size : place]
+        return body[index - size : index]
 
     def sized() -> bytes | None:
         size: int = _LENGTH.unpack(taken(_LENGTH.size))[0]
@@ -285,7 +285,7 @@ def _decode(body: bytes) -> InputRecord:
         if header is None:
             raise ValueError("a header has no name")
         headers.append((header.decode(), sized()))
-    rest = taken(len(body) - place)
+    rest = taken(len(body) - index)
     if rest and not flags & _VALUE:
         raise ValueError("a tombstone has a value")
     return InputRecord(rest if flags & _VALUE else None, key, tuple(headers), time_ms)

@@ -87,7 +87,7 @@ class BookKeeperCodec(ChannelCodec):
         raise NotImplementedError
 
     def other_received(self, data: Buffer, at: int) -> None:
-        """A frame that begins at a place of a chunk, and is not the next response to a run."""
+        """A frame that begins at an offset of a chunk, and is not the next response to a run."""
         raise NotImplementedError
 
     def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:

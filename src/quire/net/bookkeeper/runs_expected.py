@@ -87,16 +87,16 @@ class RunsExpected:
             return next(iter(self._runs.values()))
         return self._runs.get(self._ledger_of(data, at)) if self._runs else None
 
-    def odd(self, place: Hashable) -> tuple[RunAsked, int] | None:
+    def odd(self, key: Hashable) -> tuple[RunAsked, int] | None:
         """The run, and the position in it, of a response that was not the next one; None if no request waits for it."""
         if self._runs:
             self._spread()
-        waiting = self._odd.get(place)
+        waiting = self._odd.get(key)
         if waiting is None:
             return None
         found = waiting.pop(0)
         if not waiting:
-            del self._odd[place]
+            del self._odd[key]
         found[0].expected -= 1
         return found
 
@@ -118,12 +118,12 @@ class RunsExpected:
         """Wait for nothing more of a run."""
         asked.expected = 0
         if not self._remove(asked):
-            for place in [place for place, waiting in self._odd.items() if _waits(waiting, asked)]:
-                left = [(run, position) for run, position in self._odd[place] if run is not asked]
+            for key in [key for key, waiting in self._odd.items() if _waits(waiting, asked)]:
+                left = [(run, position) for run, position in self._odd[key] if run is not asked]
                 if left:
-                    self._odd[place] = left
+                    self._odd[key] = left
                 else:
-                    del self._odd[place]
+                    del self._odd[key]
 
     def _remove(self, asked: RunAsked) -> bool:
         runs = self._runs.get(asked.ledger_id)

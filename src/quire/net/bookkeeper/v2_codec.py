@@ -146,11 +146,11 @@ class V2Codec(BookKeeperCodec):
 
     def forget(self, asked: PendingRequest) -> None:
         asked.expected = 0
-        for place in [place for place, waiting in self._expected.items() if asked in waiting]:
-            waiting = self._expected[place]
+        for key in [key for key, waiting in self._expected.items() if asked in waiting]:
+            waiting = self._expected[key]
             waiting.remove(asked)
             if not waiting:
-                del self._expected[place]
+                del self._expected[key]
 
     def drop(self, sink: AnswerSink) -> Sequence[float]:
         if self._v3 is not None:
@@ -221,12 +221,12 @@ class V2Codec(BookKeeperCodec):
 
     def _answered(self, op: int, ledger_id: int, number: int) -> PendingRequest | None:
         """The requests that wait for this response, first come first served; None if none does any more."""
-        place = (op, ledger_id, number)
-        waiting = self._expected.get(place)
+        key = (op, ledger_id, number)
+        waiting = self._expected.get(key)
         if waiting is None:
             return None
         if len(waiting) == 1:
-            del self._expected[place]
+            del self._expected[key]
             asked = waiting[0]
         else:
             asked = waiting.pop(0)

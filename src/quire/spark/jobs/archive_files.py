@@ -11,17 +11,17 @@ from pyarrow import fs
 from quire.spark.options import use_error
 
 
-def file_system(place: str) -> tuple[Any, str]:
+def file_system(location: str) -> tuple[Any, str]:
     """The file system of an absolute path or a URI, and the path in it.
 
     Raises:
         SparkUseError: it is neither, or of a store that pyarrow does not know.
     """
     try:
-        found: tuple[Any, str] = fs.FileSystem.from_uri(place)
+        found: tuple[Any, str] = fs.FileSystem.from_uri(location)
     except (ValueError, NotImplementedError) as error:
         raise use_error(
-            f"'{place}' is no place for files: {error}. Write an absolute path, or a URI like file:///backup."
+            f"'{location}' is no place for files: {error}. Write an absolute path, or a URI like file:///backup."
         ) from error
     return found
 

@@ -187,8 +187,8 @@ def content(work: MaterialisePlan) -> Content:
             schema = metadata.schema.to_arrow_schema().remove_metadata()
             name = f"{work.end:0{_DIGITS}}/{info.base_name}"
             files.append(TableFile(name, info.size, metadata.num_rows))
-    place = f"{work.root.rstrip('/')}/{work.log_id}"
-    return Content(place, schema, tuple(files), work.log, work.log_id, work.end)
+    location = f"{work.root.rstrip('/')}/{work.log_id}"
+    return Content(location, schema, tuple(files), work.log, work.log_id, work.end)
 
 
 def _snapshots(root: str, log_id: str) -> list[int]:

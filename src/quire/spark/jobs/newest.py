@@ -32,8 +32,8 @@ class KeptOffsets:
             bits = self.bitmaps.get(int(bucket))
             if bits is not None:
                 inside = buckets == bucket
-                places = offsets[inside] & ((1 << BUCKET_BITS) - 1)
-                mask[inside] = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[places]
+                indexes = offsets[inside] & ((1 << BUCKET_BITS) - 1)
+                mask[inside] = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[indexes]
         return mask
 
     def part(self, first: int, behind: int) -> KeptOffsets:

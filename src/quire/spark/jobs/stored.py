@@ -75,8 +75,8 @@ class RecordDigest:
         if pa.types.is_list(column.type):
             self._numbers(f"{name} length", pc.list_value_length(column))
             parts = column.flatten()
-            for place, field in enumerate(parts.type):
-                self._column(f"{name} {field.name}", pc.struct_field(parts, [place]))
+            for index, field in enumerate(parts.type):
+                self._column(f"{name} {field.name}", pc.struct_field(parts, [index]))
         elif pa.types.is_binary(column.type) or pa.types.is_string(column.type):
             self._numbers(f"{name} length", pc.binary_length(column))
             there = column.cast(pa.binary()).drop_null()

@@ -29,7 +29,7 @@ class TableFile:
     """One Parquet file of a table.
 
     Attributes:
-        name: its path below the table's place.
+        name: its path below the table's directory.
         size: its bytes.
         records: rows in it.
         offsets: the first and the last offset in it, where they ascend.
@@ -53,7 +53,7 @@ class Content:
         version: which state of the log it is; a table never goes back to a smaller one.
     """
 
-    place: str
+    location: str
     schema: pa.Schema
     files: tuple[TableFile, ...]
     log: str
@@ -67,7 +67,7 @@ class Content:
 
 
 def commit_delta(content: Content) -> int:
-    """Make a place's files a Delta table, with the log's version as the application's transaction.
+    """Make a directory's files a Delta table, with the log's version as the application's transaction.
 
     Returns:
         The table's version; the one that was there where nothing had to change.
@@ -83,13 +83,13 @@ def commit_delta(content: Content) -> int:
     properties = CommitProperties(
         custom_metadata=content.facts, app_transactions=[Transaction(content.log_id, content.version)]
     )
-    if not DeltaTable.is_deltatable(content.place):
+    if not DeltaTable.is_deltatable(content.location):
         adds = [_add_action(file) for file in content.files]
         create_table_with_add_actions(
-            content.place, schema, adds, mode="error", name=content.log, commit_properties=properties
+            content.location, schema, adds, mode="error", name=content.log, commit_properties=properties
         )
         return 0
-    table = DeltaTable(content.place)
+    table = DeltaTable(content.location)
     before = table.transaction_version(content.log_id)
     if before is not None and before > content.version:
         return table.version()
@@ -127,7 +127,7 @@ def _in_microseconds(schema: pa.Schema) -> pa.Schema:
 
 
 def commit_iceberg(content: Content, name: str) -> int | None:
-    """Make a place's files an Iceberg table.
+    """Make a directory's files an Iceberg table.
 
     Args:
         content: the files.
@@ -154,7 +154,7 @@ def commit_iceberg(content: Content, name: str) -> int | None:
     newest = table.current_snapshot()
     facts = newest.summary if newest is not None and newest.summary is not None else {}
     if int(facts.get(VERSION_FACT) or -1) <= content.version:
-        wanted = {f"{content.place}/{file.name}" for file in content.files}
+        wanted = {f"{content.location}/{file.name}" for file in content.files}
         there = {task.file.file_path for task in table.scan().plan_files()}
         with table.transaction() as transaction:
             if there - wanted:

@@ -1,4 +1,4 @@
-"""The files of a bookie's segments: names, spares, opening, recycling, and the bytes at a place.
+"""The files of a bookie's segments: names, spares, opening, recycling, and the bytes at an offset.
 
 Layout and what a crash can leave: `docs/formats/segment.md`, "The directory".
 """
