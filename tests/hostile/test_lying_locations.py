@@ -1,4 +1,4 @@
-"""A bookie that lies about places and about what it holds, beside two honest ones: every entry is read, in bounded memory."""
+"""A bookie that lies about locations and about what it holds, beside two honest ones: every entry is read, in bounded memory."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_every_entry_is_read_whatever_one_bookie_says(
                 assert line.startswith(f"bookie {at.liar.bookie_id}: the bookie's response names "), name
                 assert line.endswith("no more short-circuit reads on this connection"), name
                 assert not at.channel(client).colocated
-        # Also where its places were refused, no other file was opened.
+        # Also where its locations were refused, no other file was opened.
         folders = {server.config.directory / "segments" for server in at.cluster.servers.values()}
         assert {Path(path).parent for path in opened} <= folders
     grown = {name: max(peak - peaks[HONEST], 0) for name, peak in peaks.items()}

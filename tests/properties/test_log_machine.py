@@ -70,7 +70,7 @@ class World:
         self.clients: list[Client] = []
         self.late: list[tuple[LogHead, int]] = []
         self.acked: list[tuple[int, int]] = []
-        self.places: dict[int, int] = {}
+        self.indexes: dict[int, int] = {}
         self.trimmed: list[tuple[int, int]] = []
         self.trims: list[TrimMachine] = []
         self.trim_work: deque = deque()
@@ -309,8 +309,8 @@ class World:
 
     # --- what must hold ----------------------------------------------------------------------------------------
 
-    def all_places(self) -> list[LogItem | None]:
-        """Every place of the list; None where a page below a kept page was truncated away."""
+    def all_indexes(self) -> list[LogItem | None]:
+        """Every index of the list; None where a page below a kept page was truncated away."""
         assert self.head is not None
         found: list[LogItem | None] = []
 
@@ -327,7 +327,7 @@ class World:
         return [*found, *self.head.items]
 
     def all_items(self) -> list[LogItem]:
-        return [item for item in self.all_places() if item is not None]
+        return [item for item in self.all_indexes() if item is not None]
 
     def listed(self) -> list[int]:
         return [item.ledger_id for item in self.all_items()]
@@ -369,10 +369,10 @@ class World:
             and client.alive
         ]
         assert len(able) <= 1, f"L3: handles {able} can all be acknowledged"
-        # L4, L5: an item has one place for ever.
-        for place, item in enumerate(self.all_places(), self.head.dropped_items):
+        # L4, L5: an item has one index for ever.
+        for index, item in enumerate(self.all_indexes(), self.head.dropped_items):
             if item is not None:
-                known = self.places.setdefault(place, item.ledger_id)
+                known = self.indexes.setdefault(index, item.ledger_id)
                 assert known == item.ledger_id, "L5: the list was rewritten"
         # L7: the log keeps a prefix of each writer's appends.
         if not self.head.start_offset:
