@@ -64,7 +64,7 @@ async def rolled_up(at: World, in_groups_of: int) -> list[Replacement]:
     head, items = await work.candidates()
     groups = [items[start : start + in_groups_of] for start in range(0, len(items), in_groups_of)]
     made = [await work.copy(group, head.settings, BY) for group in groups if len(group) > 1]
-    await work.cas(made)
+    await work.replace(made)
     return made
 
 
