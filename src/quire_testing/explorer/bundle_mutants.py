@@ -29,6 +29,16 @@ class CountsForTheSlots(WriterMachine):
         self._acked(slots, run)
 
 
+class WaitsForTheQuorum(BundleAcks):
+    """Nothing is delivered below the ack quorum, however many bookies a bundle went to."""
+
+    __slots__ = ()
+
+    def __init__(self, rows: int, bookies: int, ack_quorum: int) -> None:
+        super().__init__(rows, bookies, ack_quorum)
+        self._quorum = ack_quorum
+
+
 class CountsForAllRows(BundleAcks):
     """An OK to some rows of a bundle counts for all of them."""
 
@@ -90,9 +100,9 @@ BUNDLE_MUTANTS: Final[tuple[Mutant[BundleConfiguration], ...]] = (
         "O",
     ),
     Mutant(
-        "bundle-on-return",
-        "a bundle stays together when an absent bookie of one of its ledgers comes back",
-        replace(SHIPPED, bundles="stays on return"),
+        "bundle-below-quorum",
+        "a bundle that went to fewer bookies than the ack quorum waits for the quorum, and is forgotten before",
+        replace(SHIPPED, bundle=WaitsForTheQuorum),
         BundleConfiguration(2, 2, 2, 2, "XY-XY", failures=1, waits=True),
         "F1",
         begin=(
@@ -103,6 +113,13 @@ BUNDLE_MUTANTS: Final[tuple[Mutant[BundleConfiguration], ...]] = (
             "client: both lose b1",
             "X's writer: timer",
             "Y's writer: timer",
+            "client: appends XY",
+            "b0: takes bundle 1",
+            "client: gets OK to X and Y of bundle 1 from b0",
+            "client: gets OK to X's run 0 from b1",
+            "X's writer: found b1 back",
+            "client: gets OK to Y's run 0 from b1",
+            "Y's writer: found b1 back",
         ),
     ),
 )

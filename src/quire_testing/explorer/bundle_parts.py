@@ -241,10 +241,6 @@ class OneLedger:
         machine = self.writer(at)
         return machine.ensemble, machine.change.live, machine.status in ENDING
 
-    def has_returned(self, before: int, after: int) -> bool:
-        """Whether the bookie of a slot that was absent takes its place again."""
-        return len(self.writer(after).change.absent) < len(self.writer(before).change.absent)
-
     def waits_for(self, at: int, run: int) -> bool:
         """Whether an acknowledgement of a run can still change anything."""
         machine = self.writer(at)
@@ -435,11 +431,7 @@ class OneLedger:
     def confirm(self, at: int, bookies: Sequence[int], ensemble: Sequence[int], run: int) -> Half:
         """That some bookies of the ensemble that a run was sent to acknowledged it reaches the writer, in one step."""
         world, state = self.world, self.states.parts[at]
-        new = list(state)
-        for bookie in bookies:
-            link = self._link(at, bookie)
-            replies = [each for each in link.replies if each[0][2] != run or each[1] is not Answer.OK]
-            new[world.at_link + bookie] = world.links.number(link._replace(replies=tuple(replies)))
+        new = self._without_responses(at, bookies, run)
         if not self.waits_for(at, run):
             return self._numbered([(Label("client", ""), tuple(new))])
         slots = sum(1 << ensemble.index(bookie) for bookie in bookies)
@@ -448,6 +440,20 @@ class OneLedger:
         outcomes = world.writer_driver.step(client, lambda m: m.adds_acked_together(slots, names, run))
         moves = [world._client_move(0, each, "gets acknowledgements") for each in outcomes]
         return self._numbered((move[0], world._client_after([*new], 0, move)) for move in moves)
+
+    def forgotten(self, at: int, bookies: Sequence[int], run: int) -> int:
+        """What some bookies acknowledged of a run is forgotten, and the run still waits."""
+        if not self.waits_for(at, run):
+            return at
+        return self.states.number(tuple(self._without_responses(at, bookies, run)))
+
+    def _without_responses(self, at: int, bookies: Sequence[int], run: int) -> list[int]:
+        world, new = self.world, list(self.states.parts[at])
+        for bookie in bookies:
+            link = self._link(at, bookie)
+            replies = [each for each in link.replies if each[0][2] != run or each[1] is not Answer.OK]
+            new[world.at_link + bookie] = world.links.number(link._replace(replies=tuple(replies)))
+        return new
 
     def _numbered(self, moves: Iterable[Move]) -> Half:
         return [(label, self.states.number(self._without_twins(after))) for label, after in moves]

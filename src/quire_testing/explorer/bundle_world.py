@@ -264,7 +264,7 @@ class BundleWorld:
         acks = clone(self.acks.parts[bundle.acks])
         deliveries = acks.stored(bundle.bookies.index(bookie), rows[0], len(rows))
         acks.check()
-        counted = bundle._replace(acks=self.acks.number(acks))
+        counted = bundle._replace(acks=OVER if acks.is_complete else self.acks.number(acks))
         after = state._replace(bundles=_put(state.bundles, index, counted))
         whose = " and ".join(LEDGERS[row] for row in rows)
         label = Label(
@@ -275,7 +275,16 @@ class BundleWorld:
             "hears rows",
         )
         for said, delivered in self._delivered(after, bundle, deliveries):
+            if acks.is_complete:
+                delivered = self._forgotten(delivered, bundle)  # noqa: PLW2901
             yield from self._then(state, label._replace(said=said), {}, delivered)
+
+    def _forgotten(self, state: BundleState, bundle: SentBundle) -> BundleState:
+        """With its last response a bundle is over, whatever its acknowledgements have reached."""
+        for row, (ledger, run) in enumerate(zip(self.ledgers, bundle.runs, strict=True)):
+            after = ledger.remembered(ledger.forgotten, state.ledgers[row], bundle.bookies, run)
+            state = state._replace(ledgers=_put(state.ledgers, row, after))
+        return state
 
     def _delivered(
         self, state: BundleState, bundle: SentBundle, deliveries: Sequence[Delivery]
@@ -341,11 +350,9 @@ class BundleWorld:
 
     def _is_apart(self, ledger: OneLedger, before: int, after: int) -> bool:
         """Whether something has happened to a ledger alone."""
-        if before == after or ledger.remembered(ledger.alone, before) == ledger.remembered(
+        return before != after and ledger.remembered(ledger.alone, before) != ledger.remembered(
             ledger.alone, after
-        ):
-            return False
-        return self.switches.bundles != "stays on return" or not ledger.has_returned(before, after)
+        )
 
     def _dissolved(self, state: BundleState) -> Iterator[tuple[tuple[str, ...], BundleState]]:
         """Every bundle is dissolved: what has not reached its rows does now."""

@@ -46,8 +46,7 @@ class Switches:
         returning_truncates: where terms only fence, the bookie of an absent slot that returns is sent a truncation of the
             fragment, as if it joined.
         bundles: what those do that carry bundles: a bookie "judged when collected" or "answers early"; a client "overtakes" (a
-            run leaves before an open bundle with an earlier one of its ledger) or "stays on return" (a bundle is not dissolved when an absent
-            bookie comes back).
+            run leaves before an open bundle with an earlier one of its ledger).
     """
 
     faults: ClassVar[frozenset[str]] = frozenset(
