@@ -8,7 +8,14 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 TWICE_IN_A_ROOM = {
     "core": {"effects", "machine", "rules"},  # what each subject has
-    "metadata": {"ids", "keys", "options", "registrations", "store", "watches"},  # parts that the stores have alike
+    "metadata": {
+        "ids",
+        "keys",
+        "options",
+        "registrations",
+        "store",
+        "watches",
+    },  # parts that the stores have alike
 }
 """Names that several modules of one room have on purpose."""
 
