@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quire import metadata, storage, wire
-from quire.wire.layout import Layout, Message, Names, Table
+from quire.wire.layout import Layout, Message, NamedValues, Table
 
 ROOMS = (storage, wire, metadata)
 PAGES = {
@@ -33,7 +33,7 @@ def declared() -> Iterator[tuple[str, str, Table]]:
             module = importlib.import_module(found.name)
             for table in vars(module).values():
                 # One that is imported is shown where it is made.
-                if isinstance(table, Layout | Message | Names) and id(table) not in seen:
+                if isinstance(table, Layout | Message | NamedValues) and id(table) not in seen:
                     if table.name not in Path(str(module.__file__)).read_text():
                         continue
                     seen.add(id(table))

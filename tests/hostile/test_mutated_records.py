@@ -23,7 +23,7 @@ from quire.storage.formats import record_bodies as bodies
 from quire.storage.formats import segment_format as form
 from quire.storage.formats.state_format import DeadRange, StoredLedgerState, decode_state, encode_state
 from quire.storage.segments.segment_files import Space
-from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, decode_record_header, place_seed
+from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, decode_record_header, seed_at
 from support.rounds import keep_figures, rounds
 from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, settle
 
@@ -48,7 +48,7 @@ def _segment_header(data: bytes) -> object:
 
 def _trailer(data: bytes) -> object:
     head = data.ljust(508, b"\0")[:508]
-    block = head + crc32c(head, place_seed(SEED_OF_SEGMENT, 0)).to_bytes(4, "big")
+    block = head + crc32c(head, seed_at(SEED_OF_SEGMENT, 0)).to_bytes(4, "big")
     return footer.decode_trailer(block.ljust(form.BLOCK_BYTES, b"\0"), 3, SEED_OF_SEGMENT, 0)
 
 
@@ -59,7 +59,7 @@ def _boot(data: bytes) -> object:
 
 def _record(data: bytes) -> object:
     head = data.ljust(RECORD_HEADER_BYTES - 4, b"\0")[: RECORD_HEADER_BYTES - 4]
-    seeded = crc32c(head, place_seed(SEED_OF_SEGMENT, 4096)).to_bytes(4, "big")
+    seeded = crc32c(head, seed_at(SEED_OF_SEGMENT, 4096)).to_bytes(4, "big")
     record = decode_record_header(head + seeded, 4096, SEED_OF_SEGMENT)
     if record is not None:
         form.check_understood(record)

@@ -15,7 +15,7 @@ from quire.storage.formats.footer_format import encode_trailer
 from quire.storage.formats.segment_format import BLOCK_BYTES
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.reclaiming.reclaim import Reclaimer
-from quire.wire.stored_record import place_seed
+from quire.wire.stored_record import seed_at
 from quire_testing.kit.disk import Stopped
 from support.museum import RedError, incident, require
 from support.one_bookie import KEY, Denies, OneBookie, check_nothing_denied, filled, opened
@@ -60,7 +60,7 @@ async def test_4607_a_footer_that_names_no_ledger(fault: bool) -> None:
     )
     if fault:
         place = SMALL.segment_bytes - BLOCK_BYTES
-        empty = crc32c(b"", place_seed(segment.seed, trailer.directory_offset))
+        empty = crc32c(b"", seed_at(segment.seed, trailer.directory_offset))
         lying = trailer._replace(ledgers=0, directory_end=trailer.directory_offset, directory_checksum=empty)
         data[place:] = encode_trailer(lying, segment.seed, place)
     storage = opened(files)

@@ -20,8 +20,8 @@ from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, QuireErro
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.repair.under_replicated_marks import ANY_BOOKIE, LedgerRepairs, MarkReason
-from quire.core.repair.work_queue import SeenMark, seen_mark
-from quire.metadata.both_records import BothRecords
+from quire.core.repair.work_queue import QueuedMark, queued_mark
+from quire.metadata.all_records import AllRecords
 from quire.metadata.repairs import RepairStore, Stored
 from quire.metadata.store import LIST_LIMIT
 from quire.wire.repair_records import encode_repairs
@@ -69,7 +69,7 @@ class MarkedLedgers:
         enabled: whether auto-recovery was switched on at the last listing.
     """
 
-    def __init__(self, marks: RepairStore, records: BothRecords) -> None:
+    def __init__(self, marks: RepairStore, records: AllRecords) -> None:
         self._marks, self._records = marks, records
         self.listed: dict[int, ListedMarks] = {}
         self.enabled = False
@@ -82,7 +82,7 @@ class MarkedLedgers:
         self._flaws: dict[tuple[int, bool], int] = {}
 
     async def refresh(
-        self, offer: Callable[[int, SeenMark], None], go_on: Callable[[], Awaitable[None]]
+        self, offer: Callable[[int, QueuedMark], None], go_on: Callable[[], Awaitable[None]]
     ) -> list[int]:
         """List all marks, and read the records of ledgers whose marks are new or say something else.
 
@@ -185,7 +185,7 @@ class MarkedLedgers:
             _LOG.warning("a mark cannot be read, is kept, and is not acted on: %s", stored.flaw)
 
     async def _offer(
-        self, offer: Callable[[int, SeenMark], None], go_on: Callable[[], Awaitable[None]]
+        self, offer: Callable[[int, QueuedMark], None], go_on: Callable[[], Awaitable[None]]
     ) -> None:
         """Hand on the ledgers whose marks are new, each with how urgent it is."""
         new, self._new = self._new, []
@@ -195,7 +195,7 @@ class MarkedLedgers:
             for ledger_id, record in zip(some, records, strict=True):
                 self._pending.pop(ledger_id, None)
                 if (marks := self._found.get(ledger_id)) is not None:
-                    offer(ledger_id, seen_mark(marks.digest, record, marks.bookies))
+                    offer(ledger_id, queued_mark(marks.digest, record, marks.bookies))
             await go_on()
 
     async def _record(self, ledger_id: int) -> LedgerMetadata | None:

@@ -53,8 +53,8 @@ from quire.core.version import VERSION
 from quire.env.descriptors import share_out
 from quire.env.interfaces import Clock, Files, Worker
 from quire.env.real import RealClock, RealFiles, ThreadWorker, descriptors_max
+from quire.metadata.all_records import AllRecords
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
-from quire.metadata.both_records import BothRecords
 from quire.metadata.store import MetadataStore
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.security.settings import BookieKeys
@@ -302,7 +302,7 @@ class BookieServer:
         return made
 
     def _make_search(self) -> LostLedgers:
-        return LostLedgers(self.bookie_id, BothRecords(self.store), self.storage, self.ledgers)
+        return LostLedgers(self.bookie_id, AllRecords(self.store), self.storage, self.ledgers)
 
     def _make_alerts(self) -> BookieAlerts:
         made = BookieAlerts(self.bookie_id, self.storage, self.collector, self.lease, self.clock)
@@ -377,7 +377,7 @@ class BookieServer:
 
     def _look_up_records(self) -> None:
         """One read of a ledger's record serves all requests that wait for it."""
-        self.record_reads = RecordReads(BothRecords(self.store))
+        self.record_reads = RecordReads(AllRecords(self.store))
         self.record_waits = RecordWaits(
             self.ledgers,
             self.record_reads,

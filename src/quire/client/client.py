@@ -49,8 +49,8 @@ from quire.core.ledger.terms import StreamMode, mode_of
 from quire.core.ledger.writer_state import Hole
 from quire.env.home import not_pickled
 from quire.env.interfaces import Clock
+from quire.metadata.all_records import AllRecords
 from quire.metadata.bookies import BookieInfo
-from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import stream_name_key
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import MetadataStore
@@ -114,9 +114,9 @@ class Client:
         self.clock = clock
         self.chance = chance
         self.config = config or ClientConfig()
-        self.both_records = BothRecords(store)
+        self.all_records = AllRecords(store)
         self.context = ClientContext.of(
-            bookies, self.ledger_store, clock, chance, self.config, machines, self.both_records
+            bookies, self.ledger_store, clock, chance, self.config, machines, self.all_records
         )
         # A bookie that was away and has registered anew is no longer the one that failed.
         bookies.on_return = self.context.quarantine.clear

@@ -14,7 +14,7 @@ from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX
 from quire.metadata.store import KEY_LENGTH_MAX, check_key
 from quire.wire.bookie_service_info import check_bookie_id
-from quire.wire.layout import FieldUse, Names
+from quire.wire.layout import FieldUse, NamedValues
 
 LEDGER_NOTES: Final = "ledger-notes/"
 TOMBSTONES: Final = "tombstones/"
@@ -139,7 +139,7 @@ def _digits(number: int) -> str:
 
 _SHARED: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and Java's")
 _OPERATOR: Final = FieldUse("operators", "auditors and workers, Quire's and Java's")
-KEYS: Final = Names(
+KEYS: Final = NamedValues(
     "Keys of the metadata store",
     {
         "ledgers/<19 digits>": ("the ledger's record", FieldUse("writers, recoverers, repair", "everyone")),

@@ -44,7 +44,7 @@ from quire.metadata.store import (
 )
 from quire.metadata.tombstones import (
     end_tombstones,
-    look,
+    get_unparsed,
     token_of,
     tombstone_in,
     tombstone_op,
@@ -150,7 +150,7 @@ class LedgerStore:
         """
         found = await self._store.get(ledger_key(ledger_id))
         if found is None:
-            if await look(self._store, stream_key(ledger_id)) is not None:
+            if await get_unparsed(self._store, stream_key(ledger_id)) is not None:
                 msg = f"{ledger_id} is a stream and no ledger; open it by its name as a stream"
                 raise NoSuchLedgerError(msg, ledger_id=ledger_id)
             raise self._missing(ledger_id)
@@ -334,7 +334,7 @@ class LedgerStore:
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
                 await pause_after(attempt)
-            found = await look(self._store, ledger_key(ledger_id))
+            found = await get_unparsed(self._store, ledger_key(ledger_id))
             if found is None or (version is not None and found.version != version):
                 if lost is not None and await self._was_deleted(ledger_id, lost):
                     return
@@ -347,7 +347,7 @@ class LedgerStore:
             except (VersionConflictError, AlreadyExistsError) as error:
                 if error.ids.get("key") in guarded:
                     raise
-                tombstone = await look(self._store, tombstone_key(ledger_id))
+                tombstone = await get_unparsed(self._store, tombstone_key(ledger_id))
             else:
                 return
         if lost is not None:
@@ -373,12 +373,12 @@ class LedgerStore:
         if (
             token == 0
         ):  # records of format 1 have no token, and they alone have notes under a key of their own
-            notes = await look(self._store, ledger_notes_key(ledger_id))
+            notes = await get_unparsed(self._store, ledger_notes_key(ledger_id))
             ops += [] if notes is None else [Delete(ledger_notes_key(ledger_id), notes.version)]
         return ops
 
     async def _was_deleted(self, ledger_id: int, version: int) -> bool:
-        made = tombstone_in(await look(self._store, tombstone_key(ledger_id)), ledger_id)
+        made = tombstone_in(await get_unparsed(self._store, tombstone_key(ledger_id)), ledger_id)
         return made is not None and made.record_version == version
 
     async def delete_orphan(self, ledger_id: int) -> None:
@@ -391,7 +391,7 @@ class LedgerStore:
         """
         key, of_stream = ledger_key(ledger_id), stream_key(ledger_id)
         for _ in range(ATTEMPTS_MAX):
-            stands = await look(self._store, tombstone_key(ledger_id))
+            stands = await get_unparsed(self._store, tombstone_key(ledger_id))
             before = tombstone_in(stands, ledger_id)
             token, version = (before.token, before.record_version) if before else (0, 0)
             made = Tombstone(LedgerId(ledger_id), token, self._clock.wall_ms(), version, by_hand=True)

@@ -38,7 +38,7 @@ class RecordStore(Protocol):
 
 
 class NotedRecords(Protocol):
-    """Records with their notes: of ledgers (`LedgerStore`), of streams (`StreamStore`), or of both (`BothRecords`)."""
+    """Records with their notes: of ledgers (`LedgerStore`), of streams (`StreamStore`), or of both (`AllRecords`)."""
 
     async def read(self, ledger_id: int, /) -> tuple[LedgerMetadata, int]:
         """A record and the version to name when changing it."""

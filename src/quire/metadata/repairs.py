@@ -63,7 +63,7 @@ from quire.metadata.store import (
     Versioned,
     Watch,
 )
-from quire.metadata.tombstones import look
+from quire.metadata.tombstones import get_unparsed
 from quire.wire.repair_records import (
     decode_away,
     decode_repairs,
@@ -473,7 +473,7 @@ class RepairStore:
         return found
 
     async def _remove(self, key: str, found: Stored[Any]) -> bool:
-        now = await look(self._store, key)
+        now = await get_unparsed(self._store, key)
         if now is None:
             return True
         if now.revision != found.revision:

@@ -41,7 +41,7 @@ from quire.metadata.store import (
     Versioned,
     Watch,
 )
-from quire.metadata.tombstones import look, token_of, tombstone_in, tombstone_op
+from quire.metadata.tombstones import get_unparsed, token_of, tombstone_in, tombstone_op
 from quire.wire.ledger_notes import notes_of_record, record_with_notes
 from quire.wire.store_records import Tombstone
 from quire.wire.stream_metadata import decode_stream, decode_stream_name, encode_stream, encode_stream_name
@@ -172,7 +172,7 @@ class StreamStore:
         raise self._unknown(record.ledger_id, unknown)
 
     async def read_with_notes(self, stream_id: int) -> tuple[LedgerMetadata, LedgerNotes, int]:
-        """A stream's record, its holes and accepted losses, and the version to name; errors as in `read`."""
+        """A stream's record, its holes, the losses that an operator accepted, and the version to name; errors as in `read`."""
         record, version = await self.read(stream_id)
         return record, notes_of_record(record), version
 
@@ -211,7 +211,7 @@ class StreamStore:
                 await pause_after(attempt)
             record, version = await self.read(stream_id)
             named = await self._store.get(stream_name_key(name))
-            stands = await look(self._store, tombstone_key(stream_id))
+            stands = await get_unparsed(self._store, tombstone_key(stream_id))
             before = tombstone_in(stands, stream_id)
             made = Tombstone(
                 stream_id,
@@ -268,7 +268,7 @@ class StreamStore:
         return self._store.watch(stream_key(stream_id))
 
     async def _missing(self, stream_id: int) -> NoSuchStreamError:
-        if await look(self._store, ledger_key(stream_id)) is not None:
+        if await get_unparsed(self._store, ledger_key(stream_id)) is not None:
             msg = f"{stream_id} is a ledger and no stream; open it as a ledger"
         else:
             msg = f"stream {stream_id} does not exist: it was deleted, or never created in this cluster"

@@ -35,7 +35,7 @@ ENDED_AT_ONCE: Final = 100
 """etcd takes 128 operations in one transaction."""
 
 
-async def look(store: MetadataStore, key: str) -> Versioned | None:
+async def get_unparsed(store: MetadataStore, key: str) -> Versioned | None:
     """A key, also one whose value is damaged: that value raises only when it is looked at."""
     try:
         return await store.get(key)

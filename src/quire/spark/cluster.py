@@ -91,7 +91,7 @@ def entry_bytes_max(uri: str) -> int:
 
 def runs(options: ReadOptions, piece: EntrySpan, *, replica: int) -> Iterator[Entries]:
     """A piece's entries; see `runs_of`."""
-    assert piece.record is not None, "archived records are not in a ledger"
+    assert piece.record is not None, "records of an archive are in Parquet files, not in a ledger"
     return runs_of(options.cluster, piece.record, piece.first_entry, piece.last_entry, replica=replica)
 
 
@@ -140,7 +140,7 @@ async def lost_of(client: QuireClient, record: LedgerMetadata, first: int, last:
     """Which entries of a ledger, from one that could not be read on, are proven lost; `last` is confirmed.
 
     Raises:
-        NoSuchLedgerError: the ledger itself is.
+        NoSuchLedgerError: the ledger itself is lost: it has no record.
     """
     return await lost_entries(
         client.ledger_store,

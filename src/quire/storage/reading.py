@@ -41,7 +41,7 @@ from quire.storage.states import Span, StoredLedger
 from quire.wire import native
 from quire.wire.entry import HEADER, HEADER_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer, EntryDigest
 from quire.wire.run import RUN_HEADER_BYTES, SCHEME_PLAIN, RunLocation, RunView, count_ids, encode_run, ids_in
-from quire.wire.stored_record import RECORD_HEADER_BYTES, RecordHeader, decode_record_header, place_seed
+from quire.wire.stored_record import RECORD_HEADER_BYTES, RecordHeader, decode_record_header, seed_at
 
 UNKNOWN_INTERVALS_MAX = 1024
 SHORT_READ_BYTES = 16 * 1024
@@ -224,7 +224,7 @@ class RunReader:
         trailer = segment.trailer
         if trailer is not None:
             offset, size = trailer.rows_offset + span.row_index * ROW_BYTES, span.rows * ROW_BYTES
-            expected, seed = span.checksum, place_seed(segment.seed, span.row_index)
+            expected, seed = span.checksum, seed_at(segment.seed, span.row_index)
             try:
                 rows = self._files.read_at(span.sequence, offset, size)
                 if crc32c(rows, seed) != expected:

@@ -71,7 +71,7 @@ def encode_arrow(
 def without_empty_headers(column: pa.Array) -> pa.Array:
     """A column with null in the place of each empty list of headers, as all codecs but this one store it.
 
-    Other columns are returned as they are; so is a chunked one's kind.
+    Other columns are returned as they are. A chunked column stays chunked.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import BookieId
-from quire.wire.layout import FieldUse, Names
+from quire.wire.layout import FieldUse, NamedValues
 from quire.wire.proto.bookie_service_info_pb2 import BookieServiceInfoFormat
 
 BOOKIE_RPC: Final = "bookie-rpc"
@@ -169,7 +169,7 @@ def _corrupt(bookie_id: str, what: str) -> CorruptMetadataError:
     return CorruptMetadataError(msg, bookie=bookie_id)
 
 
-PROPERTIES: Final = Names(
+PROPERTIES: Final = NamedValues(
     "Properties of a registration",
     {
         NATIVE_PROPERTY: (

@@ -30,7 +30,7 @@ from crc32c import crc32c
 from quire.core.errors import DigestMismatchError, MalformedFrameError, MisuseError
 from quire.core.ids import EntryId, LedgerId
 from quire.core.ledger.metadata import DigestType
-from quire.wire.layout import Field, FieldUse, Layout, Names
+from quire.wire.layout import Field, FieldUse, Layout, NamedValues
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -61,7 +61,7 @@ _FENCING = FieldUse("client of a stream whose terms only fence", "client")
 _LATER = FieldUse("none yet", "none yet")
 NO_OP: Final = 1
 """Flag of an entry of scheme 1: it has no payload of a user, and only fills its place."""
-ENTRY_FLAGS = Names(
+ENTRY_FLAGS = NamedValues(
     "Flags of an entry of scheme 1",
     {str(NO_OP): ("no-op", _FENCING), "others": ("every other bit", _LATER)},
 )

@@ -102,7 +102,7 @@ class Message:
             yield LayoutRow(field.name, f"tag {field.number}", self._uses[field.name])
 
 
-class Names:
+class NamedValues:
     """Numbers or words that a format gives a meaning each: kinds of records, flags, features, keys.
 
     Args:
@@ -120,5 +120,5 @@ class Names:
             yield LayoutRow(name, location, use)
 
 
-Table = Layout | Message | Names
+Table = Layout | Message | NamedValues
 """Whatever has rows in the page of fields."""

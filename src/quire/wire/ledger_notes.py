@@ -18,7 +18,7 @@ from quire.core.errors import MisuseError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import FORMAT_KEY, TOKEN_KEY, LedgerMetadata
 from quire.core.ledger.notes import AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
-from quire.wire.layout import FieldUse, Message, Names
+from quire.wire.layout import FieldUse, Message, NamedValues
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import check_version, corrupt, parse, unknown_of, with_unknown
 
@@ -221,7 +221,7 @@ NOTES_FIELDS: Final = Message(
     pb.LedgerNotes.DESCRIPTOR,
     dict.fromkeys(("format_version", "ledger_id", "holes", "lost"), _PLAIN),
 )
-CUSTOM_METADATA: Final = Names(
+CUSTOM_METADATA: Final = NamedValues(
     "Custom metadata of a ledger's record",
     {
         TOKEN_KEY: (

@@ -19,7 +19,7 @@ from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.core.ledger.metadata import DigestType
 from quire.wire.entry import Buffer
-from quire.wire.layout import Field, FieldUse, Layout, Names
+from quire.wire.layout import Field, FieldUse, Layout, NamedValues
 
 _U16 = struct.Struct(">H")
 ANSWERS = {int(answer): answer for answer in Answer}
@@ -110,8 +110,8 @@ class BodyParts:
 FRAME_BYTES_MAX = 8 * 1024 * 1024
 """Longest frame that either side takes, after the length field."""
 
-_ASKED = FieldUse("client", "bookie")
-_ANSWERED = FieldUse("bookie", "client")
+_ASKED = FieldUse(writer="client", reader="bookie")
+_ANSWERED = FieldUse(writer="bookie", reader="client")
 REQUEST_FIELDS = Layout(
     "Request",
     [
@@ -173,7 +173,7 @@ FOLLOWED = 1
 """Flag of a response to an ADD: a reader waits here for the ledger's LAC, so its writer should send it."""
 LOCATED = 2
 """Flag of a response to a READ: locations stand before the runs."""
-ANSWER_FLAGS = Names(
+ANSWER_FLAGS = NamedValues(
     "Flags of an answer",
     {
         str(FOLLOWED): ("followed", _ANSWERED),
@@ -202,7 +202,7 @@ class Kind(IntEnum):
     """Runs of many ledgers, to a bookie that announces `BUNDLES`; see `bundles.py`."""
 
 
-KINDS = Names("Kinds of requests", {str(int(kind)): (kind.name, _ASKED) for kind in Kind})
+KINDS = NamedValues("Kinds of requests", {str(int(kind)): (kind.name, _ASKED) for kind in Kind})
 
 
 class Flag(IntEnum):
@@ -228,7 +228,7 @@ class Flag(IntEnum):
 KNOWN_FLAGS = Flag.RECOVERY | Flag.FENCE | Flag.HIGH_PRIORITY | Flag.LOCATIONS | Flag.LOW_PRIORITY
 """What this version acts on; the others are reserved and refused."""
 _UNKNOWN_FLAGS = ~KNOWN_FLAGS
-FLAGS = Names(
+FLAGS = NamedValues(
     "Flags of a request",
     {
         str(int(flag)): (
@@ -276,7 +276,7 @@ class Request:
         )
 
     def is_intact(self) -> bool:
-        """Whether the body is what was sent; of a bundle says so `open_bundle`, and of each of its runs its row."""
+        """Whether the body is what was sent. Of a bundle `open_bundle` checks it, and each of its rows a run."""
         return self.kind is Kind.ADD_BUNDLE or bool(crc32c(self.body) == self.body_crc)
 
 

@@ -19,7 +19,7 @@ from quire.core.errors import MalformedFrameError
 from quire.core.ledger.terms import FENCING_FEATURE, TERMS_FEATURE
 from quire.core.version import FORMAT, UNRELEASED
 from quire.wire.entry import Buffer
-from quire.wire.layout import Field, FieldUse, Layout, Names
+from quire.wire.layout import Field, FieldUse, Layout, NamedValues
 from quire.wire.native import BodyParts, answer_of, encode_text
 
 MAGIC = b"\xd1QUIRE\r\n"
@@ -40,7 +40,7 @@ LOW_PRIORITY = 8
 TERMS = 16
 """Feature: requests and runs may have terms above 0. A peer that does not announce it refuses them."""
 TRUNCATE = 32
-"""Feature: TRUNCATE requests are acted on, and entries are read by id alone."""
+"""Feature of streams whose entries have ids without terms: TRUNCATE is acted on, and a read names no origin term."""
 LACS = 64
 """Feature: one WRITE_LACS carries the LACs of many ledgers."""
 BUNDLES = 128
@@ -55,18 +55,18 @@ _FEATURE_NAMES: Final = {
     BUNDLES: "bundles",
 }
 
-_EITHER = ("client, bookie", "client, bookie")
-FEATURES = Names(
+_EITHER = FieldUse(writer="client, bookie", reader="client, bookie")
+FEATURES = NamedValues(
     "Features of a hello",
     {
-        str(START_TLS): ("START_TLS", FieldUse(*_EITHER)),
+        str(START_TLS): ("START_TLS", _EITHER),
         str(AUTHENTICATE): ("AUTHENTICATE", FieldUse("bookie", "client")),
         str(BESIDE): ("BESIDE", FieldUse("bookie", "client")),
-        str(LOW_PRIORITY): ("LOW_PRIORITY", FieldUse(*_EITHER)),
-        str(TERMS): ("TERMS", FieldUse(*_EITHER)),
-        str(TRUNCATE): ("TRUNCATE", FieldUse(*_EITHER)),
-        str(LACS): ("LACS", FieldUse(*_EITHER)),
-        str(BUNDLES): ("BUNDLES", FieldUse(*_EITHER)),
+        str(LOW_PRIORITY): ("LOW_PRIORITY", _EITHER),
+        str(TERMS): ("TERMS", _EITHER),
+        str(TRUNCATE): ("TRUNCATE", _EITHER),
+        str(LACS): ("LACS", _EITHER),
+        str(BUNDLES): ("BUNDLES", _EITHER),
     },
 )
 _SAID = FieldUse("client", "bookie")
@@ -78,7 +78,7 @@ HELLO_FIELDS = Layout(
         Field("features", "Q", _SAID),
     ],
 )
-HELLO_TEXTS = Names(
+HELLO_TEXTS = NamedValues(
     "Hello, behind its fixed fields",
     {
         "1st text": ("cluster instance", _SAID),
@@ -96,7 +96,7 @@ HELLO_ANSWER_FIELDS = Layout(
         Field("answer code", "H", _ANSWERED),
     ],
 )
-HELLO_ANSWER_TEXTS = Names(
+HELLO_ANSWER_TEXTS = NamedValues(
     "Answer to a hello, behind its fixed fields",
     {
         "1st text": ("bookie id", _ANSWERED),

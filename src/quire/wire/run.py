@@ -19,14 +19,14 @@ from quire.core.ids import ENSEMBLE_MAX, ID_MAX
 from quire.core.ledger.metadata import DigestType
 from quire.core.ledger.terms import ANY_ORIGIN
 from quire.wire.entry import HEADER, HEADER_BYTES, MAC_BYTES, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
-from quire.wire.layout import Field, FieldUse, Layout, Names
+from quire.wire.layout import Field, FieldUse, Layout, NamedValues
 
 RUN_VERSION = 1
 SCHEME_PLAIN: Final = 0
 """Each entry has BookKeeper's header and digest."""
 SCHEME_TERMS: Final = 1
 """Each entry's header also has its origin term and flags, under the digest."""
-SCHEMES = Names(
+SCHEMES = NamedValues(
     "Digest schemes of a run",
     {
         str(SCHEME_PLAIN): ("entries as BookKeeper has them", FieldUse("client", "client, bookie")),

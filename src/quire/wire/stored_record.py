@@ -26,7 +26,7 @@ def padded(size: int) -> int:
     return (size + 7) & ~7
 
 
-def place_seed(seed: int, offset: int) -> int:
+def seed_at(seed: int, offset: int) -> int:
     """What the checksum of something at an offset starts from: no block verifies at another offset."""
     return seed ^ (offset & 0xFFFFFFFF)
 
@@ -61,7 +61,7 @@ def decode_record_header(data: Buffer, offset: int, seed: int) -> RecordHeader |
     if len(data) < RECORD_HEADER_BYTES:
         return None
     (checksum,) = _CHECKSUM.unpack_from(data, RECORD_HEADER_BYTES - 4)
-    if checksum != crc32c(memoryview(data)[: RECORD_HEADER_BYTES - 4], place_seed(seed, offset)):
+    if checksum != crc32c(memoryview(data)[: RECORD_HEADER_BYTES - 4], seed_at(seed, offset)):
         return None
     header = RecordHeader._make(RECORD_HEAD.unpack_from(data))
     if header.length != padded(RECORD_HEADER_BYTES + header.body_bytes):

@@ -14,7 +14,7 @@ from quire.autorecovery import marked_ledgers
 from quire.autorecovery.marked_ledgers import MarkedLedgers
 from quire.core.ids import BookieId
 from quire.env.real import RealClock
-from quire.metadata.both_records import BothRecords
+from quire.metadata.all_records import AllRecords
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import StoreAwayError
@@ -42,7 +42,7 @@ async def test_what_a_failed_listing_has_read_is_offered_by_the_next_one(
     """Its marks say what they said, and nobody but that listing had seen them: the ledgers waited for ever."""
     monkeypatch.setattr(marked_ledgers, "LIST_LIMIT", 2)
     store = MemoryStore(MemorySpace())
-    marks, records = RepairStore(store, RealClock(), "a worker"), BothRecords(store)
+    marks, records = RepairStore(store, RealClock(), "a worker"), AllRecords(store)
     page = marks.missing_page
     monkeypatch.setattr(marks, "missing_page", lambda after: page(after, 2))
     listed, offered = MarkedLedgers(marks, records), list[int]()

@@ -31,7 +31,7 @@ from support.recovering_cluster import RecoveringCluster, recovering_cluster
 
 def row(cluster: RecoveringCluster, ledger: int) -> dict[str, Any]:
     """The ledger's line; empty if there is none."""
-    rows, _ = cluster.run(marked_ledgers(cluster.client.both_records, cluster.marks))
+    rows, _ = cluster.run(marked_ledgers(cluster.client.all_records, cluster.marks))
     return next((each for each in rows if each["ledger_id"] == ledger), {})
 
 
@@ -89,7 +89,7 @@ def test_the_estimate_is_of_what_workers_can_repair_by_themselves() -> None:
         cluster.run(cluster.marks.note_attempts(ledgers[2], RepairAttempts(5, WaitsFor.BOOKIE, "")))
 
         def totals() -> dict[str, Any]:
-            return cluster.run(marked_ledgers(cluster.client.both_records, cluster.marks))[1]
+            return cluster.run(marked_ledgers(cluster.client.all_records, cluster.marks))[1]
 
         assert (totals()["ledgers"], totals()["estimate_s"]) == (3, None)
         state = RepairWorkerState("w", bytes_per_s=100, ledgers_per_hour=3600)

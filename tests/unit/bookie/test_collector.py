@@ -17,7 +17,7 @@ from quire.core.errors import CorruptMetadataError, RefusedError
 from quire.core.ids import BookieId, LedgerId
 from quire.env.real import RealFiles
 from quire.metadata.accepting import accept_store, stopped_collections
-from quire.metadata.both_records import BothRecords
+from quire.metadata.all_records import AllRecords
 from quire.metadata.keys import passes_key, tombstone_key
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.memory import MemoryStore
@@ -331,7 +331,7 @@ async def test_a_collector_that_fails_goes_on_and_says_so(
         collector = at.server.collector
         store = Failing(at.cluster.space)
         store.fails = True
-        collector._store.records = BothRecords(store)
+        collector._store.records = AllRecords(store)
         async with asyncio.timeout(20):
             while collector.info()["failures"] < 3:
                 await asyncio.sleep(0.01)

@@ -16,8 +16,8 @@ from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import LedgerMetadata
+from quire.metadata.all_records import AllRecords
 from quire.metadata.bookies import BookieRegistry
-from quire.metadata.both_records import BothRecords
 from quire.wire.native import Flag, Kind
 from support.one_bookie import OneBookie, opened, recovered
 from support.records import put_record, record_of
@@ -87,7 +87,7 @@ async def test_with_a_record_or_without_an_answer_it_is_unknown(protocol: str, s
 async def test_a_read_that_had_begun_says_nothing_of_a_record_made_since(at: World) -> None:
     store = SlowStore(at.store._space)
     store.gate = asyncio.Event()
-    reads, found = RecordReads(BothRecords(store)), list[ReadOutcome]()
+    reads, found = RecordReads(AllRecords(store)), list[ReadOutcome]()
 
     def tell(_: int, outcome: ReadOutcome) -> None:
         found.append(outcome)

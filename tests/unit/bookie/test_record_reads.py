@@ -9,15 +9,15 @@ import pytest
 from quire.bookie.ledgers import record_reads
 from quire.bookie.ledgers.record_reads import RecordReads
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.metadata.both_records import BothRecords
+from quire.metadata.all_records import AllRecords
 from quire.metadata.memory import MemorySpace, MemoryStore
 from support.records import create_records
 
 
-async def two_records() -> BothRecords:
+async def two_records() -> AllRecords:
     store = MemoryStore(MemorySpace())
     await create_records(store, (1, 2))
-    return BothRecords(store)
+    return AllRecords(store)
 
 
 async def test_who_asks_as_the_last_reader_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from quire.cli.main import app
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import new_stream
+from quire.metadata.all_records import AllRecords
 from quire.metadata.bookies import BookieInfo, BookieRegistry
-from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import stream_key
 from quire.metadata.sqlite.store import SqliteStore
 from support.records import record_of
@@ -24,12 +24,12 @@ GONE, OTHER = BookieId("b3.x7k2pq"), BookieId("b4.aaaaaa")
 
 
 async def a_ledger(store: SqliteStore) -> None:
-    await BothRecords(store).ledgers.create(record_of(8, [GONE], password=b""))
+    await AllRecords(store).ledgers.create(record_of(8, [GONE], password=b""))
 
 
 async def a_stream(store: SqliteStore) -> None:
     record = new_stream(record_of(9, [GONE], password=b""), owner=1)
-    await BothRecords(store).streams.create("orders", record)
+    await AllRecords(store).streams.create("orders", record)
 
 
 async def a_damaged_stream(store: SqliteStore) -> None:
@@ -37,7 +37,7 @@ async def a_damaged_stream(store: SqliteStore) -> None:
 
 
 async def others(store: SqliteStore) -> None:
-    records = BothRecords(store)
+    records = AllRecords(store)
     await records.ledgers.create(record_of(8, [OTHER], password=b""))
     record = new_stream(record_of(9, [OTHER], password=b""), owner=1)
     await records.streams.create("orders", record)
@@ -76,13 +76,13 @@ def test_a_bookie_that_is_or_may_be_named_is_not_forgotten(
 def test_a_bookie_that_starts_while_the_records_are_looked_at_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = BothRecords.page
+    page = AllRecords.page
 
-    async def page_beside_a_start(self: BothRecords, after: int | None = None) -> Any:
+    async def page_beside_a_start(self: AllRecords, after: int | None = None) -> Any:
         await BookieRegistry(self._store).register(BookieInfo(GONE, "127.0.0.1", 3181))
         return await page(self, after)
 
-    monkeypatch.setattr(BothRecords, "page", page_beside_a_start)
+    monkeypatch.setattr(AllRecords, "page", page_beside_a_start)
     code, said = forget(tmp_path, others)
     assert (code, said["error"]["message"]) == (1, f"bookie {GONE} is registered: stop it first")
 

@@ -22,17 +22,17 @@ from quire.core.repair.work_queue import (
     MarkedLedger,
     MarkStatus,
     NoteAttempts,
+    QueuedMark,
     QueueLimits,
     RemoveMarks,
     RepairQueue,
-    SeenMark,
     StopRepair,
     is_whole,
-    seen_mark,
+    queued_mark,
 )
 
 B1, B2, B3 = map(BookieId, ("b1", "b2", "b3"))
-MARK = SeenMark(1, (B1,), 2, 100)
+MARK = QueuedMark(1, (B1,), 2, 100)
 SOME = (EntryRange(0, 9),)
 LEFT = RepairReport(left={B1: "no other bookie can take its place"})
 OPEN = RepairReport(undecided=(B1,))
@@ -60,7 +60,7 @@ def begun(found: RepairQueue, now_ms: int = 0) -> list[int]:
 def test_the_fewest_copies_come_first_and_then_the_fewest_bytes() -> None:
     some = queue(units_max=1)
     for ledger_id, copies, size in ((1, 2, 5), (2, 1, 900), (3, 1, 10), (4, 2, 1)):
-        some.marked(ledger_id, SeenMark(1, (B1,), copies, size))
+        some.marked(ledger_id, QueuedMark(1, (B1,), copies, size))
     order = begun(some)
     while some.repairing:
         some.whole(order[-1])
@@ -75,7 +75,7 @@ def test_large_ledgers_take_more_room_and_are_not_passed() -> None:
     some = queue(units_max=8)
     mib = LIMITS.unit_bytes
     for ledger_id, size in ((1, 3 * mib), (2, 100 * mib), (3, 200 * mib)):
-        some.marked(ledger_id, SeenMark(1, (B1,), 2, size))
+        some.marked(ledger_id, QueuedMark(1, (B1,), 2, size))
     assert begun(some) == [1]
     some.whole(1)
     assert [each for each in said(some) if isinstance(each, BeginRepair)] == [BeginRepair(2)]
@@ -84,7 +84,7 @@ def test_large_ledgers_take_more_room_and_are_not_passed() -> None:
 def test_less_is_repaired_side_by_side_while_that_is_wanted_and_one_whatever_it_needs() -> None:
     some = queue(units_max=8)
     for ledger_id in range(1, 7):
-        some.marked(ledger_id, SeenMark(1, (B1,), 2, 3 * LIMITS.unit_bytes))
+        some.marked(ledger_id, QueuedMark(1, (B1,), 2, 3 * LIMITS.unit_bytes))
     some.bounded(2)
     assert len(begun(some)) == 1, "it needs three"
     some.bounded(6)
@@ -249,10 +249,10 @@ def test_urgency_is_by_the_write_set_with_the_fewest_copies() -> None:
         7, [B1, B2, B3], write_quorum=2, ack_quorum=2, digest_type=DigestType.CRC32C, password=b""
     )
     record = replace(record.closed(9, 300))
-    assert seen_mark(1, record, [B1]) == SeenMark(1, (B1,), 1, 200)
-    assert seen_mark(1, record, [B1, B2]).copies == 0
-    assert seen_mark(1, record, []).copies == 2
-    assert seen_mark(1, None, [B1]) == SeenMark(1, (B1,), 0, 0)
+    assert queued_mark(1, record, [B1]) == QueuedMark(1, (B1,), 1, 200)
+    assert queued_mark(1, record, [B1, B2]).copies == 0
+    assert queued_mark(1, record, []).copies == 2
+    assert queued_mark(1, None, [B1]) == QueuedMark(1, (B1,), 0, 0)
 
 
 REPORTS = st.sampled_from([LEFT, OPEN, HELD, LOST, None])

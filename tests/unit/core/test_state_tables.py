@@ -19,7 +19,7 @@ from quire.core.recovery.take_over import TAKE_OVER_TABLE, TakeOverMachine
 from quire.core.repair.audit import AUDIT_TABLE, AuditMachine
 from quire.core.repair.effects import REPAIR_TABLE
 from quire.core.repair.rereplication import RepairMachine
-from quire.core.repair.work_queue import MARK_TABLE, MarkedLedger, SeenMark
+from quire.core.repair.work_queue import MARK_TABLE, MarkedLedger, QueuedMark
 from quire_testing.explorer.snapshot import state_of
 from quire_testing.explorer.switches import RULES
 
@@ -36,7 +36,7 @@ MADE = {
     RecordCas: (CAS_TABLE, "asked", lambda: RecordCas(RECORD, 0)),
     AuditMachine: (AUDIT_TABLE, "status", AuditMachine),
     Closing: (CLOSING_TABLE, "status", lambda: Closing(7, RULES)),
-    MarkedLedger: (MARK_TABLE, "status", lambda: MarkedLedger(SeenMark(1, (), 2, 0))),
+    MarkedLedger: (MARK_TABLE, "status", lambda: MarkedLedger(QueuedMark(1, (), 2, 0))),
     RepairMachine: (REPAIR_TABLE, "status", lambda: RepairMachine([], [])),
 }
 REFUSED = [

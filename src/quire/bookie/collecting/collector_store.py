@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from quire.core.bookie.garbage import By, PassCount, Proof, TombstoneMark, tombstones_over
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, RefusedError
 from quire.core.ids import BookieId, LedgerId
+from quire.metadata.all_records import AllRecords
 from quire.metadata.bookies import BookieRegistry
-from quire.metadata.both_records import BothRecords
 from quire.metadata.keys import PASSES, WATERMARKS, passes_key, tombstone_key, watermark_key
 from quire.metadata.paging import every_key
 from quire.metadata.store import (
@@ -78,7 +78,7 @@ class CollectorStore:
         self._passes_key = passes_key(bookie_id)
         self.revision = 0
         self._unknown = b""
-        self.records = BothRecords(store)
+        self.records = AllRecords(store)
         self._registry = BookieRegistry(store)
 
     @property

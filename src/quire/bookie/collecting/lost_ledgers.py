@@ -16,7 +16,7 @@ from quire.bookie.ledgers.waiters import WHEN_DURABLE, settle
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import CorruptMetadataError, QuireError
 from quire.core.ids import BookieId, LedgerId
-from quire.metadata.both_records import BothRecords, ListedRecord
+from quire.metadata.all_records import AllRecords, ListedRecord
 from quire.storage.ledger_storage import LedgerStorage
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class LostLedgers:
     def __init__(
         self,
         bookie_id: BookieId,
-        records: BothRecords,
+        records: AllRecords,
         storage: LedgerStorage,
         ledgers: Ledgers,
     ) -> None:

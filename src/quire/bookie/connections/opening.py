@@ -62,7 +62,7 @@ class _Door:
             return ""
         return (
             f"the certificate of {roles.written(subject)} has none of the roles that this bookie accepts: its OU "
-            "must name one (OU=0:ROLE), or add its role to [tls] roles"
+            "must name one (OU=0:ROLE, as BookKeeper writes it), or add its role to [tls] roles"
         )
 
     def step(self, token: bytes) -> bytes:
@@ -130,7 +130,7 @@ class BookKeeperDoor(_Door):
         self._late: list[Buffer] = []
 
     def serve(self, data: Buffer, starts: Sequence[int]) -> int:
-        """Frames of a client that is not through yet; how many were served. The first request opens it, and is not."""
+        """Frames of a client that is not through yet; how many were consumed. The first request that is neither ends this."""
         if self._client.upgrading and not self._client.secure:
             msg = "the client sent an unencrypted request after START_TLS"
             raise MalformedFrameError(msg)

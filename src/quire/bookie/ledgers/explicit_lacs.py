@@ -1,6 +1,6 @@
 """The LACs of many ledgers out of one frame: taken at once, journaled once they have been the newest for a while.
 
-A writer that goes on sends a higher one with its next header, which is on the disk with its entry. So a LAC that came
+A writer that continues sends a higher LAC in the header of its next entry, and it is durable with that entry. So a LAC that came
 by itself waits here first, in bounded memory: most never cost a record. A stop saves them; a crash loses them, and
 safety does not depend on them.
 

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from quire.core.errors import NoSuchLedgerError, NoSuchStreamError, QuireError
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.metadata.both_records import BothRecords
+from quire.metadata.all_records import AllRecords
 from quire.metadata.store import StoreAwayError
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class RecordReads:
         reads: how many there were.
     """
 
-    def __init__(self, records: BothRecords) -> None:
+    def __init__(self, records: AllRecords) -> None:
         self._records = records
         self._asked: dict[int, list[Tell]] = {}
         self._waiting: deque[tuple[int, float]] = deque()

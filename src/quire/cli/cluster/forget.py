@@ -73,11 +73,11 @@ async def _refuse_named(tools: Toolbox, bookie: BookieId) -> None:
         RefusedError: with the first of these.
     """
     from quire.core.errors import CorruptMetadataError, RefusedError
-    from quire.metadata.both_records import BothRecords
+    from quire.metadata.all_records import AllRecords
 
     ledgers: list[int] = []
     streams: list[int] = []
-    async for listed in BothRecords(tools.store).listed():
+    async for listed in AllRecords(tools.store).listed():
         try:
             record = listed.parsed()
         except CorruptMetadataError as error:

@@ -10,12 +10,12 @@ from quire.cli.console.output import counted, human_bytes, human_duration
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.repair.rate import seconds_left
 from quire.core.repair.under_replicated_marks import WaitsFor
-from quire.core.repair.work_queue import LIMITS, seen_mark
+from quire.core.repair.work_queue import LIMITS, queued_mark
 
 if TYPE_CHECKING:
     from quire.core.ledger.metadata import LedgerMetadata
     from quire.core.repair.under_replicated_marks import LedgerRepairs
-    from quire.metadata.both_records import BothRecords
+    from quire.metadata.all_records import AllRecords
     from quire.metadata.repairs import RepairStore, Stored
     from quire.wire.underreplication import MissingBookies
 
@@ -33,7 +33,7 @@ WAITS: Final = {
 
 
 async def marked_ledgers(
-    records: BothRecords, marks: RepairStore
+    records: AllRecords, marks: RepairStore
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A row for each marked ledger or stream, those with the fewest copies left first, and the totals."""
     from quire.autorecovery.marked_ledgers import every_mark
@@ -73,7 +73,7 @@ async def marked_ledgers(
     return rows, facts
 
 
-async def _record(records: BothRecords, ledger_id: int) -> LedgerMetadata | None:
+async def _record(records: AllRecords, ledger_id: int) -> LedgerMetadata | None:
     try:
         return (await records.read(ledger_id))[0]
     except (NoSuchLedgerError, CorruptMetadataError):
@@ -103,7 +103,7 @@ def _row(
             times.append(mark.seen_ms)
         times += [attempts.tried_ms] if attempts is not None else []
     flaws = [str(each.flaw) for each in (missing, own) if each is not None and each.flaw is not None]
-    seen = seen_mark(0, record, [bookie for bookie in bookies if bookie])
+    seen = queued_mark(0, record, [bookie for bookie in bookies if bookie])
     why = attempts.why if attempts is not None else ""
     by_worker = attempts is None or attempts.waits is WaitsFor.ATTEMPT
     if ledger_id in locks:

@@ -173,7 +173,7 @@ class AppendTally:
         return text + "."
 
 
-class TypedProgress(ProgressLine):
+class TerminalInputProgress(ProgressLine):
     """Counts, and shows nothing but how to end: a person types at this terminal."""
 
     def __enter__(self) -> Self:
@@ -186,7 +186,7 @@ class TypedProgress(ProgressLine):
         self.bytes += size
 
 
-def is_typed(files: Sequence[Path] | None) -> bool:
+def is_typed_by_hand(files: Sequence[Path] | None) -> bool:
     """Whether a person types what is appended: standard input is a terminal, and one of the inputs."""
     return can_ask() and (not files or any(str(file) == "-" for file in files))
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 RECORD_BYTES_MAX: Final = 5 * 1024 * 1024 + 10 * 1024
-"""A longer record is refused, unless a limit of frames is set; the client says what fits a frame. (Frames are as long by
-default.)
+"""A longer record is refused, unless a limit of frames is set; then the client says what fits a frame. BookKeeper's frames are
+as long by default.
 """
 
 R = TypeVar("R")

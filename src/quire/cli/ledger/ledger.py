@@ -114,7 +114,7 @@ def append(
     Ends when every bookie has all entries, or is not waited for any longer: what one lacks is a hole in the ledger's record. When it ends
     early, it says how many entries are confirmed, the last one of them, and why.
     """
-    from quire.cli.console.feed import is_typed
+    from quire.cli.console.feed import is_typed_by_hand
     from quire.cli.console.record_streams import read_records
 
     records = read_records(
@@ -122,7 +122,7 @@ def append(
     )
     quorums = (ensemble_size, write_quorum, ack_quorum, min_present)
     out = Output(as_json=as_json)
-    typed = is_typed(files)
+    typed = is_typed_by_hand(files)
     append_to_new(
         records,
         cluster,
@@ -391,7 +391,7 @@ def append_to_new(
 
     async def work() -> None:
         import quire
-        from quire.cli.console.feed import AppendTally, TypedProgress, append_all, telling_how_far
+        from quire.cli.console.feed import AppendTally, TerminalInputProgress, append_all, telling_how_far
 
         ensemble_size, write_quorum, ack_quorum, min_present = quorums
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
@@ -406,7 +406,7 @@ def append_to_new(
             )
             tally = AppendTally()
             what = f"ledger {writer.ledger_id}"
-            shown = TypedProgress(what, None, "entries") if typed else out.progress(what)
+            shown = TerminalInputProgress(what, None, "entries") if typed else out.progress(what)
 
             async def made() -> LedgerWriter:
                 return writer

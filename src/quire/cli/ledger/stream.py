@@ -151,14 +151,20 @@ def append(
     With --json it prints a line for each entry when that is acknowledged. When another client takes the stream over
     meanwhile, it ends with exit code 3: it is unknown whether the entries after the last confirmed one are kept.
     """
-    from quire.cli.console.feed import AppendTally, TypedProgress, append_all, is_typed, telling_how_far
+    from quire.cli.console.feed import (
+        AppendTally,
+        TerminalInputProgress,
+        append_all,
+        is_typed_by_hand,
+        telling_how_far,
+    )
     from quire.cli.console.record_streams import read_records
 
     command = f"quire stream append {quote(name)}"
     records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max, command=command)
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
     tally, what = AppendTally(), f"stream {name}"
-    progress = TypedProgress(what, None, "entries") if is_typed(files) else out.progress(what)
+    progress = TerminalInputProgress(what, None, "entries") if is_typed_by_hand(files) else out.progress(what)
 
     async def work() -> None:
         import quire

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quire.cli.console.feed import AppendTally, TypedProgress, append_all, is_typed, telling_how_far
+from quire.cli.console.feed import (
+    AppendTally,
+    TerminalInputProgress,
+    append_all,
+    is_typed_by_hand,
+    telling_how_far,
+)
 from quire.cli.console.options import (
     GUARANTEE,
     ClusterOption,
@@ -146,9 +152,11 @@ def append(
     if create:
         run(be_there(uri, name, create=True))
     agreed = Agreement() if wait else agree(uri, name, f"Appending to log {name}", yes=yes)
-    typed = is_typed(files)
+    typed = is_typed_by_hand(files)
     tally = AppendTally()
-    progress = TypedProgress(name, None, "records") if typed else out.progress(f"log {name}", unit="records")
+    progress = (
+        TerminalInputProgress(name, None, "records") if typed else out.progress(f"log {name}", unit="records")
+    )
 
     async def work() -> None:
         import quire
@@ -253,8 +261,8 @@ async def append_records(
             does = f"Appending to log {name}"
             if not wait:
                 await check_agreed(client, name, does, agreed, out, or_wait=True)
-            elif (standing := await standing_of(client, name)).candidate and not out.as_json:
-                out.note(f"{does} waits until the writer at {standing.living} has ended.")
+            elif (standing := await standing_of(client, name)).writer and not out.as_json:
+                out.note(f"{does} waits until the writer at {standing.writer_host} has ended.")
             log = client.log(name, password.encode(), config)
             writer: LogWriter = await stack.enter_async_context(
                 await log.open_writer(wait_for_leadership=wait)

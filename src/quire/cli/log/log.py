@@ -171,7 +171,7 @@ def delete(
                     raise
                 return f"Delete log {name} for ever, or what is left of it?"  # it cannot be read, or is half deleted
         size = human_bytes(sum(item.bytes or 0 for item in about.items))
-        writer = f", and end the writer at {standing.living}" if standing.candidate else ""
+        writer = f", and end the writer at {standing.writer_host}" if standing.writer else ""
         return f"Delete log {name} for ever, {records_in(about):,} records, {size}{writer}?"
 
     if not yes:

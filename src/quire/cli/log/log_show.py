@@ -219,8 +219,8 @@ def _drawing(about: LogDescription, standing: LeaderStanding, limit: int) -> lis
 
 
 def _leader(about: LogDescription, standing: LeaderStanding) -> str:
-    if standing.candidate:
-        return f"leader: the writer at {standing.living} (epoch {standing.epoch})"
+    if standing.writer:
+        return f"leader: the writer at {standing.writer_host} (epoch {standing.epoch})"
     if about.epoch == 0:
         return "leader: none yet"
     if standing.host:

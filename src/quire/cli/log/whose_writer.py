@@ -31,23 +31,23 @@ class LeaderStanding(NamedTuple):
     Attributes:
         epoch: of the newest leader.
         host: where the newest leader runs or ran; "" when it ended cleanly.
-        candidate: names the writer that is there now; "" when none is.
+        writer: names the writer that is there now; "" when none is.
     """
 
     epoch: int
     host: str
-    candidate: str
+    writer: str
 
     @property
-    def living(self) -> str:
+    def writer_host(self) -> str:
         """Where the writer that is there now runs."""
-        return self.candidate.partition("@")[2] or self.candidate
+        return self.writer.partition("@")[2] or self.writer
 
     @property
     def facts(self) -> dict[str, object]:
         """For a JSON line."""
-        state = "leads" if self.candidate else ("ended without closing" if self.host else "none")
-        return {"epoch": self.epoch, "host": self.living or self.host, "state": state}
+        state = "leads" if self.writer else ("ended without closing" if self.host else "none")
+        return {"epoch": self.epoch, "host": self.writer_host or self.host, "state": state}
 
 
 async def standing_of(client: QuireClient, name: str) -> LeaderStanding:
@@ -68,11 +68,11 @@ class Agreement(NamedTuple):
 
     Attributes:
         every: any (`--yes`).
-        candidate: this one; "" is none.
+        writer: this one; "" is none.
     """
 
     every: bool = False
-    candidate: str = ""
+    writer: str = ""
 
 
 def agree(uri: str, name: str, does: str, *, yes: bool) -> Agreement:
@@ -94,10 +94,10 @@ def agree(uri: str, name: str, does: str, *, yes: bool) -> Agreement:
             return await standing_of(client, name)
 
     standing = run(look())
-    if not standing.candidate:
+    if not standing.writer:
         return Agreement()
     confirm(f"{does} ends {_writer(standing)}, which can confirm nothing more. Go on?", "", yes=False)
-    return Agreement(candidate=standing.candidate)
+    return Agreement(writer=standing.writer)
 
 
 async def check_agreed(
@@ -117,7 +117,7 @@ async def check_agreed(
         LogLedError: it would end another one.
     """
     standing = await standing_of(client, name)
-    if not standing.candidate or standing.candidate == agreed.candidate:
+    if not standing.writer or standing.writer == agreed.writer:
         return
     if agreed.every:
         if not out.as_json:
@@ -126,8 +126,8 @@ async def check_agreed(
     text = f"{does} would end {_writer(standing)}, and nothing was done. Give --yes to end it" + (
         ", or --wait to wait until it has ended." if or_wait else "."
     )
-    raise LogLedError(text, log=name, host=standing.living, epoch=standing.epoch)
+    raise LogLedError(text, log=name, host=standing.writer_host, epoch=standing.epoch)
 
 
 def _writer(standing: LeaderStanding) -> str:
-    return f"the writer at {standing.living} (epoch {standing.epoch})"
+    return f"the writer at {standing.writer_host} (epoch {standing.epoch})"

@@ -38,7 +38,7 @@ class RepairRate:
         self.ledgers_per_hour = self.bytes_per_s = 0
 
     def looked(self, elapsed_ms: int, ledgers: int, size: int, *, busy: bool) -> None:
-        """Some time is over.
+        """Count what was repaired since the last call.
 
         Args:
             elapsed_ms: since the last look.

@@ -93,7 +93,7 @@ class QueueLimits:
 LIMITS: Final = QueueLimits()
 
 
-class SeenMark(NamedTuple):
+class QueuedMark(NamedTuple):
     """A ledger's marks, as they were read.
 
     Attributes:
@@ -158,7 +158,7 @@ class MarkedLedger:
 
     __slots__ = ("_limits", "again", "attempts", "due_ms", "looks", "seen", "status")
 
-    def __init__(self, seen: SeenMark, limits: QueueLimits = LIMITS) -> None:
+    def __init__(self, seen: QueuedMark, limits: QueueLimits = LIMITS) -> None:
         self.seen, self._limits = seen, limits
         self.status = MarkStatus.WAITING
         self.attempts = self.looks = self.due_ms = 0
@@ -219,7 +219,7 @@ class MarkedLedger:
         if MARK_TABLE.acts["room_came"][self.status]:
             self._event()
 
-    def marked(self, seen: SeenMark) -> None:
+    def marked(self, seen: QueuedMark) -> None:
         """Its marks as they are now."""
         assert MARK_TABLE.acts["marked"][self.status]
         before, self.seen = self.seen, seen
@@ -335,7 +335,7 @@ class RepairQueue:
         self._units = min(units, self._limits.units_max)
         self._begin()
 
-    def marked(self, ledger_id: int, seen: SeenMark) -> None:
+    def marked(self, ledger_id: int, seen: QueuedMark) -> None:
         """A ledger has marks. Effects: BeginRepair, at the next `tick`."""
         one = self.ledgers.get(ledger_id)
         if one is None:
@@ -480,7 +480,7 @@ def is_whole(outcome: RepairOutcome, report: RepairReport) -> bool:
     return done and not report.undecided
 
 
-def seen_mark(said: int, record: LedgerMetadata | None, bookies: Collection[BookieId]) -> SeenMark:
+def queued_mark(said: int, record: LedgerMetadata | None, bookies: Collection[BookieId]) -> QueuedMark:
     """How urgent the marks of a ledger are; without a record they are first, since that is found out at once.
 
     Args:
@@ -489,10 +489,10 @@ def seen_mark(said: int, record: LedgerMetadata | None, bookies: Collection[Book
         bookies: the ledger's bookies that were lost, or lack entries.
     """
     if record is None:
-        return SeenMark(said, tuple(bookies), 0, 0)
+        return QueuedMark(said, tuple(bookies), 0, 0)
     copies = record.write_quorum
     for fragment in record.fragments:
         absent = sum(1 << slot for slot, bookie in enumerate(fragment.ensemble) if bookie in bookies)
         copies = min(copies, fewest_copies(len(fragment.ensemble), record.write_quorum, absent))
     share = record.length * record.write_quorum // len(record.last_fragment.ensemble)
-    return SeenMark(said, tuple(bookies), copies, share * max(1, len(bookies)))
+    return QueuedMark(said, tuple(bookies), copies, share * max(1, len(bookies)))

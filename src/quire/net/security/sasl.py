@@ -20,7 +20,7 @@ from quire.core.errors import AuthenticationError
 from quire.distribution import Extra, require
 
 PLUGIN: Final = "sasl"
-"""The name of the plugin in AUTH messages, and the scheme in a native hello."""
+"""The name of the authentication plugin in AUTH messages, and the scheme in a native hello."""
 SERVICE: Final = "bookkeeper"
 """Service, realm and host of the exchange: BookKeeper takes this word for all three."""
 TOKEN_BYTES_MAX: Final = 4096

@@ -334,11 +334,11 @@ async def _records(
         items = (await client.log(name).describe()).items
         wanted += [item.ledger_id for item in items if item.location is not ItemLocation.ARCHIVE]
     if not logs and not named:
-        wanted = [ledger_id async for ledger_id in client.both_records.ids()]
+        wanted = [ledger_id async for ledger_id in client.all_records.ids()]
     found: list[LedgerMetadata] = []
     unread: list[Fields] = []
     for some in batched(dict.fromkeys(wanted), 64):
-        answers = await asyncio.gather(*map(client.both_records.read, some), return_exceptions=True)
+        answers = await asyncio.gather(*map(client.all_records.read, some), return_exceptions=True)
         for ledger_id, answer in zip(some, answers, strict=True):
             if isinstance(answer, NoSuchLedgerError) and ledger_id not in named:
                 continue  # deleted between the list and now

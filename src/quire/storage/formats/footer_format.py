@@ -1,4 +1,4 @@
-"""The bytes of a sealed segment's footer and trailer: rows of runs, states, a directory of ledgers.
+"""The bytes of a sealed segment's footer and trailer: rows of runs, the state (fence, term, LAC) of ledgers, a directory of them.
 
 Layout: `docs/formats/segment.md`, "Footer and trailer". All of it is derived from the records.
 """
@@ -16,14 +16,14 @@ from crc32c import crc32c
 from quire.storage.formats.segment_format import BLOCK_BYTES, U32, FormatError
 from quire.wire.entry import Buffer
 from quire.wire.layout import Field, FieldUse, Layout
-from quire.wire.stored_record import place_seed
+from quire.wire.stored_record import seed_at
 
 TRAILER_MAGIC = b"\xd1QFOO\r\n\x1a"
 ROW = struct.Struct(">qQqqQIIIBBBBQ")
 ROW_BYTES = ROW.size
 DIRECTORY = struct.Struct(">qqqqQQQIIII")
 DIRECTORY_BYTES = DIRECTORY.size
-_BOOKIE = FieldUse("bookie", "bookie")
+_BOOKIE = FieldUse(writer="bookie", reader="bookie")
 TRAILER_LAYOUT: Final = Layout(
     "Trailer",
     [
@@ -64,6 +64,7 @@ KEPT_RECORD = Layout(
 OFFSET_UNIT = 8
 SECTOR_BYTES = 512
 DENSE = 1
+"""Flag of a ledger in the directory: its rows have no stripes, one term, and do not overlap."""
 _ROW_ORDER = struct.Struct(">qQq8xQ24x")
 _LAST_AT = 24
 """Where in a row its last id begins: behind all but one of what rows are ordered by."""
@@ -168,8 +169,8 @@ def footer_bytes(states_bytes: int, rows: int, ledgers: int) -> int:
 def sort_rows(rows: Buffer) -> bytes:
     """Packed rows in the order of the footer: by ledger, term, first id, LSN.
 
-    A row begins with the first three, big-endian and not negative, so that rows in the order of their bytes are right but
-    where two begin alike: behind the first id comes the last one, then the LSN.
+    A row begins with the first three, big-endian and not negative, so the order of the rows' bytes is right, except where
+    two begin alike: there the last id stands between the first id and the LSN, and has no part in the order.
     """
     packed = bytes(rows)
     ordered = sorted([packed[at : at + ROW_BYTES] for at in range(0, len(packed), ROW_BYTES)])
@@ -189,7 +190,7 @@ def build_directory(rows: bytes, lacs: Mapping[int, int], seed: int) -> bytes:
         dense = (
             min(periods) == max(periods) == 1 and all(map(lt, lasts, firsts[1:])) and terms[0] == terms[-1]
         )
-        checksum = crc32c(memoryview(rows)[start * ROW_BYTES : end * ROW_BYTES], place_seed(seed, start))
+        checksum = crc32c(memoryview(rows)[start * ROW_BYTES : end * ROW_BYTES], seed_at(seed, start))
         entries.append(
             DIRECTORY.pack(
                 ledger_id,
@@ -245,10 +246,10 @@ def read_kept(data: Buffer) -> list[KeptLocation]:
 
 
 def encode_trailer(trailer: Trailer, seed: int, offset: int) -> bytes:
-    """The whole last block. All that matters is in its first sector, so a torn one is there or is not."""
+    """The whole last block. All that matters is in its first sector, which a disk writes whole or not at all."""
     head = TRAILER.pack(TRAILER_MAGIC, *trailer[:_BEFORE_ZERO], 0, *trailer[_BEFORE_ZERO:])
     head = head.ljust(SECTOR_BYTES - 4, b"\0")
-    return (head + U32.pack(crc32c(head, place_seed(seed, offset)))).ljust(BLOCK_BYTES, b"\0")
+    return (head + U32.pack(crc32c(head, seed_at(seed, offset)))).ljust(BLOCK_BYTES, b"\0")
 
 
 def decode_trailer(block: Buffer, sequence: int, seed: int, offset: int) -> Trailer | None:
@@ -260,7 +261,7 @@ def decode_trailer(block: Buffer, sequence: int, seed: int, offset: int) -> Trai
     if len(block) < SECTOR_BYTES or bytes(block[:8]) != TRAILER_MAGIC:
         return None
     fields = TRAILER.unpack_from(block)
-    checksum = crc32c(memoryview(block)[: SECTOR_BYTES - 4], place_seed(seed, offset))
+    checksum = crc32c(memoryview(block)[: SECTOR_BYTES - 4], seed_at(seed, offset))
     if checksum != U32.unpack_from(block, SECTOR_BYTES - 4)[0]:
         if fields[1] == sequence:
             raise FormatError("the checksum of the trailer differs")

@@ -14,8 +14,8 @@ from crc32c import crc32c
 
 from quire.core.version import FORMAT, UNRELEASED
 from quire.wire.entry import Buffer
-from quire.wire.layout import Field, FieldUse, Layout, Names
-from quire.wire.stored_record import RecordHeader, place_seed
+from quire.wire.layout import Field, FieldUse, Layout, NamedValues
+from quire.wire.stored_record import RecordHeader, seed_at
 
 BLOCK_BYTES = 4096
 GROUP_HEADER_BYTES = 1024
@@ -58,7 +58,7 @@ SEGMENT_HEAD = SEGMENT_HEADER.struct
 RECYCLED = 1
 TERMS: Final = 1
 """Incompatible feature: the segment may hold entries with origin terms, and terms of streams."""
-SEGMENT_FEATURES: Final = Names(
+SEGMENT_FEATURES: Final = NamedValues(
     "Incompatible features of a segment",
     {
         str(TERMS): (
@@ -89,7 +89,7 @@ class SegmentRecordKind(IntEnum):
     TOMBSTONES = 0x8C
 
 
-KINDS: Final = Names(
+KINDS: Final = NamedValues(
     "Kinds of records",
     {
         "0x81": ("run", _BOOKIE),
@@ -330,7 +330,7 @@ def decode_group_header(data: Buffer, offset: int, sequence: int, seed: int) -> 
     (checksum,) = U32.unpack_from(data, GROUP_HEADER_BYTES - 4)
     if fields[1] != sequence or fields[2] != offset:
         return None
-    if checksum != crc32c(memoryview(data)[: GROUP_HEADER_BYTES - 4], place_seed(seed, offset)):
+    if checksum != crc32c(memoryview(data)[: GROUP_HEADER_BYTES - 4], seed_at(seed, offset)):
         return None
     ranges = [
         RANGE.unpack_from(data, GROUP_HEAD.size + RANGE.size * i) for i in range(min(fields[10], RANGES_MAX))

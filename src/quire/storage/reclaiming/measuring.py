@@ -28,7 +28,7 @@ from quire.storage.slices import LOOKED_AT, Slice
 from quire.storage.space_reasons import Reason, SegmentUse, bytes_by_reason
 from quire.storage.states import States, StoredLedger, stored_state
 from quire.wire.run import count_ids
-from quire.wire.stored_record import RECORD_HEADER_BYTES, place_seed
+from quire.wire.stored_record import RECORD_HEADER_BYTES, seed_at
 
 LedgerRange: TypeAlias = tuple[int, int, int, int]
 """A ledger, first and last id, and the LSN up to which what is there counts."""
@@ -204,7 +204,7 @@ def directory_of(files: SegmentFiles, segment: Segment) -> Iterator[DirectoryEnt
         data = files.read_at(segment.sequence, trailer.directory_offset, size)
     except OSError:
         return iter(())
-    good = crc32c(data, place_seed(segment.seed, trailer.directory_offset)) == trailer.directory_checksum
+    good = crc32c(data, seed_at(segment.seed, trailer.directory_offset)) == trailer.directory_checksum
     return read_directory(data) if good else iter(())
 
 

@@ -25,7 +25,7 @@ from quire.storage.formats.segment_format import BLOCK_BYTES, FormatError, Segme
 from quire.storage.segments.contents import Contents, contents_of
 from quire.storage.segments.segment import Segment
 from quire.storage.segments.segment_files import SegmentFiles
-from quire.wire.stored_record import place_seed
+from quire.wire.stored_record import seed_at
 
 
 def decode_quietly(files: SegmentFiles, header: SegmentHeader) -> Trailer | None:
@@ -81,15 +81,15 @@ def _read_footer(read: Callable[[int, int, int], bytes], segment: Segment) -> Fo
     if trailer is None:
         return None
     states = read(sequence, trailer.states_offset, trailer.rows_offset - trailer.states_offset)
-    if crc32c(states, place_seed(seed, trailer.states_offset)) != trailer.states_checksum:
+    if crc32c(states, seed_at(seed, trailer.states_offset)) != trailer.states_checksum:
         raise FormatError("the checksum of the states in the footer differs")
     directory = read(sequence, trailer.directory_offset, trailer.directory_end - trailer.directory_offset)
-    if crc32c(directory, place_seed(seed, trailer.directory_offset)) != trailer.directory_checksum:
+    if crc32c(directory, seed_at(seed, trailer.directory_offset)) != trailer.directory_checksum:
         raise FormatError("the checksum of the directory in the footer differs")
     kept = b""
     if trailer.kept:
         kept = read(sequence, trailer.kept_offset, trailer.kept * KEPT_RECORD.size)
-        if crc32c(kept, place_seed(seed, trailer.kept_offset)) != trailer.kept_checksum:
+        if crc32c(kept, seed_at(seed, trailer.kept_offset)) != trailer.kept_checksum:
             raise FormatError("the checksum of the kept records in the footer differs")
     return Footer(
         trailer, list(read_states(states, trailer.states)), list(read_directory(directory)), read_kept(kept)

@@ -51,7 +51,7 @@ from quire.storage.formats.state_format import SHRUNK_STATE, StoredLedgerState, 
 from quire.storage.index import RowTable
 from quire.storage.segments.contents import NOTHING, Contents, contents_of
 from quire.wire.plain_adds import OrdinaryRun
-from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, place_seed
+from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, seed_at
 
 NO_TABLE: Final = None
 _RUN: Final = int(SegmentRecordKind.RUN)
@@ -230,11 +230,11 @@ class Segment:
             states=len(self.states),
             rows=len(rows) // ROW_BYTES,
             ledgers=len(directory) // DIRECTORY_BYTES,
-            states_checksum=crc32c(states, place_seed(self.seed, start)),
-            directory_checksum=crc32c(directory, place_seed(self.seed, start + len(states) + len(rows))),
+            states_checksum=crc32c(states, seed_at(self.seed, start)),
+            directory_checksum=crc32c(directory, seed_at(self.seed, start + len(states) + len(rows))),
             kept_offset=start + len(parts) - len(kept),
             kept=len(self.kept),
-            kept_checksum=crc32c(kept, place_seed(self.seed, start + len(parts) - len(kept))),
+            kept_checksum=crc32c(kept, seed_at(self.seed, start + len(parts) - len(kept))),
         )
         if parts:
             with mmap.mmap(-1, aligned(len(parts))) as buffer:

@@ -19,7 +19,7 @@ from quire.metadata.keys import stream_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.store import LIST_LIMIT, MetadataStore, Require, Versioned
 from quire.metadata.streams import StreamStore
-from quire.metadata.tombstones import look
+from quire.metadata.tombstones import get_unparsed
 from quire.wire import ledger_metadata
 from quire.wire.stream_metadata import decode_stream
 
@@ -41,7 +41,7 @@ class ListedRecord(NamedTuple):
         return parse(self.stored.value, self.ledger_id)
 
 
-class BothRecords:
+class AllRecords:
     """The records of ledgers and streams over a metadata store.
 
     Args:
@@ -104,7 +104,7 @@ class BothRecords:
     async def has(self, ledger_id: int) -> bool:
         """Whether there is a record of a ledger or stream; whether it can be read does not matter."""
         for key in (ledger_key(ledger_id), stream_key(ledger_id)):
-            if await look(self._store, key) is not None:
+            if await get_unparsed(self._store, key) is not None:
                 return True
         return False
 

@@ -11,8 +11,8 @@ import pytest
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import LedgerId
 from quire.core.ledger.metadata import new_stream
-from quire.metadata import both_records
-from quire.metadata.both_records import BothRecords
+from quire.metadata import all_records
+from quire.metadata.all_records import AllRecords
 from quire.metadata.keys import stream_key
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
@@ -23,8 +23,8 @@ from support.records import record_of
 LEDGERS, STREAMS = {1, 2, 3, 8, 9}, {4, 5, 10}
 
 
-async def filled() -> BothRecords:
-    records = BothRecords(MemoryStore(MemorySpace()))
+async def filled() -> AllRecords:
+    records = AllRecords(MemoryStore(MemorySpace()))
     for ledger_id in LEDGERS:
         await records.ledgers.create(record_of(ledger_id, ["b"], password=b""))
     for stream_id in STREAMS:
@@ -39,7 +39,7 @@ async def test_pages_have_every_id_once_and_in_order(limit: int, monkeypatch: py
     for kind in (records.ledgers, records.streams):
         page = kind.page
         monkeypatch.setattr(kind, "page", lambda after, page=page: page(after, limit))
-    monkeypatch.setattr(both_records, "LIST_LIMIT", limit)
+    monkeypatch.setattr(all_records, "LIST_LIMIT", limit)
     found, after, whole = [], None, False
     while not whole:
         some, whole = await records.page(after)
@@ -65,7 +65,7 @@ async def test_a_value_that_is_damaged_in_the_store_hides_no_other(tmp_path: Pat
     """Reading such a value raises, which ended every audit, `quire cluster under-replication` and the search for lost ledgers."""
     path = tmp_path / "metadata.db"
     async with await SqliteStore.open(path, create=True) as store:
-        records = BothRecords(store)
+        records = AllRecords(store)
         for ledger_id in LEDGERS:
             await records.ledgers.create(record_of(ledger_id, ["b"], password=b""))
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
