@@ -151,7 +151,6 @@ NOT_CALLED = {
     ("Votes", "end_at"): NO_TERMS,
     ("ReadMachine", "timer_fired"): NO_TIME,
     ("ReadMachine", "_ask_beside"): NO_TIME,
-    ("BundleAcks", "is_complete"): ASKED,
     ("BookieLedgerMachine", "not_saved"): DISK,
     ("BookieLedgerMachine", "raise_term"): NO_TERMS,
     ("BookieLedgerMachine", "truncate"): NO_TERMS,

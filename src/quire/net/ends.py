@@ -1,6 +1,6 @@
 """The two ends of a connection, as the machine at one of them sees them.
 
-Source: `docs/formats/native-protocol.md`, "Places".
+Source: `docs/formats/native-protocol.md`, "Locations".
 """
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ def test_the_users_own_cluster_is_selected_where_none_was() -> None:
         APPEND,
         READ,
     ]
-    before = contexts_file().stat()
+    written = contexts_file().stat().st_mtime_ns
     assert first_steps(own())[0] == "It is the context local, which is in use."
-    assert contexts_file().stat() == before
+    assert contexts_file().stat().st_mtime_ns == written
     NamedClusters({"local": own().uri}).save()
     first_steps(own())
     assert NamedClusters.load().current == "local"

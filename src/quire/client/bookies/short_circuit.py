@@ -8,7 +8,7 @@ A location comes from a peer and is not trusted. Before a file is opened or memo
 checked: its file must be a segment in the directory that the bookie registered, and all locations together at most what
 was asked for.
 
-Source: `docs/formats/native-protocol.md`, "Places"; `docs/formats/segment.md`, "Record".
+Source: `docs/formats/native-protocol.md`, "Locations"; `docs/formats/segment.md`, "Record".
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def check_locations(locations: Sequence[RunLocation], directory: str, bytes_max:
         MalformedFrameError: a file is not a segment of that directory, a location is too small for a record, or the locations
             together are more than was asked for.
 
-    Source: `docs/formats/native-protocol.md`, "Places".
+    Source: `docs/formats/native-protocol.md`, "Locations".
     """
     folder = os.path.join(directory, SEGMENTS_FOLDER, "")  # noqa: PTH118 - compared as text with a peer's
     left = bytes_max
