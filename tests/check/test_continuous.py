@@ -30,7 +30,7 @@ from quire_testing.explorer.fingerprints import explore_by_fingerprints
 from quire_testing.explorer.switches import SHIPPED
 from support.rounds import keep_figures
 
-STATES_IN_TEST = 15_000
+STATES_IN_TEST = 6_000
 """Larger worlds are for `make full`, like the continuous set as a whole: they have nearly all of the transitions."""
 SECONDS_MAX = 600
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())

@@ -21,7 +21,7 @@ SECONDS = 60
 """A bound against hanging; what they take of an idle core is a figure of `make full` (docs/testing-figures.md)."""
 
 
-STATES_IN_TEST = 60_000 if FULL else 4_000
+STATES_IN_TEST = 60_000 if FULL else 2_000
 """How much of a mutant's world is explored without it."""
 
 

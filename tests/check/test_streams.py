@@ -101,8 +101,8 @@ def test_what_a_take_over_says_is_said(seen):
     [
         StreamConfiguration(1, 1, 1, 1, entries=2, take_overs=2, explicit_lac=True),
         StreamConfiguration(entries=2, explicit_lac=True),
-        StreamConfiguration(ack_quorum=1, entries=2, explicit_lac=True),
-        StreamConfiguration(3, 3, 3, explicit_lac=True),
+        pytest.param(StreamConfiguration(ack_quorum=1, entries=2, explicit_lac=True), marks=pytest.mark.slow),
+        pytest.param(StreamConfiguration(3, 3, 3, explicit_lac=True), marks=pytest.mark.slow),
     ],
     ids=lambda each: each.name,
 )

@@ -141,7 +141,7 @@ def some_small(start):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("direct", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_every_workload_of_up_to_two_operations(direct) -> None:
     images = 0
     for number, names in enumerate(SMALL):

@@ -343,7 +343,7 @@ KINDS_OF_DISKS = ("one is full", "each is full")
 async def test_processes_die_and_stop_under_bundles(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
-    record("processes_die_and_stop_under_bundles", await all_rounds(tmp_path, KINDS, rounds(160, 6), chance))
+    record("processes_die_and_stop_under_bundles", await all_rounds(tmp_path, KINDS, rounds(160, 3), chance))
 
 
 async def test_disks_fill_under_bundles(
@@ -355,5 +355,5 @@ async def test_disks_fill_under_bundles(
             stack.enter_context(small_disk("tmpfs", tmp_path / f"disk-{number}", DISK_MIB))
             for number in range(BOOKIES)
         ]
-        work = all_rounds(tmp_path, KINDS_OF_DISKS, rounds(40, 2), chance, disks)
+        work = all_rounds(tmp_path, KINDS_OF_DISKS, rounds(40, 1), chance, disks)
         record("disks_fill_under_bundles", await work)

@@ -99,7 +99,9 @@ async def test_a_close_records_what_a_stopped_bookie_lacks(tmp_path):
         assert lacking["recorded_holes"]
 
 
-@pytest.mark.parametrize("returns", [True, False], ids=["continues", "dies"])
+@pytest.mark.parametrize(
+    "returns", [pytest.param(True, id="continues", marks=pytest.mark.slow), pytest.param(False, id="dies")]
+)
 async def test_many_closes_leave_no_hole_that_no_record_has(tmp_path, rounds, record, returns):
     """Also what the system had taken for the stopped bookie: killed, it never sees that."""
     closes = rounds(1000, 40)

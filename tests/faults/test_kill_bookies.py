@@ -130,4 +130,4 @@ async def everyone_dies(local: LocalCluster, chance: random.Random, figures: dic
 async def test_kill_all_bookies_at_once(
     tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
-    record("kill_all_bookies_at_once", await all_at_once(tmp_path, rounds(20, 2), chance))
+    record("kill_all_bookies_at_once", await all_at_once(tmp_path, rounds(20, 1), chance))

@@ -107,7 +107,7 @@ async def killed_again_and_again(directory: Path, rounds: int, chance: random.Ra
 
 
 async def test_kill_the_writer(tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record) -> None:
-    record("kill_the_writer", await killed_again_and_again(tmp_path, rounds(100, 5), chance))
+    record("kill_the_writer", await killed_again_and_again(tmp_path, rounds(100, 3), chance))
 
 
 async def fight(directory: Path, seconds: int) -> dict[str, Any]:

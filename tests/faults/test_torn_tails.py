@@ -197,7 +197,7 @@ async def takes_adds(client: Any, bookie: str, loaders: Sequence[Loader]) -> Non
 async def test_new_ledgers_are_taken_after_a_loss_without_a_name(
     tmp_path: Path, rounds: Rounds, record: Record
 ) -> None:
-    count = rounds(1000, 60)
+    count = rounds(1000, 30)
     async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
         async with await client.create_ledger() as ledger:
             await ledger.append(b"something to be lost")

@@ -320,7 +320,7 @@ def test_where_no_bookie_starts_all_are_named(tmp_path: Path) -> None:
         assert running.wait() == 1
 
 
-@pytest.mark.parametrize("left", [None, b""])
+@pytest.mark.parametrize("left", [None, pytest.param(b"", marks=pytest.mark.slow)])
 def test_a_lost_metadata_file_is_not_made_anew(left: bytes | None, tmp_path: Path) -> None:
     """A new one would know none of the ledgers, and the bookies would refuse it for ever."""
     with up(tmp_path / "d", "--bookies", "2") as running:

@@ -29,7 +29,7 @@ from support.rounds import keep_figures, rounds
 
 pytestmark = pytest.mark.timeout(7000)
 SEED: Final = 20261123
-ADDS: Final = rounds(1_200, 100_000)
+ADDS: Final = rounds(600, 100_000)
 KEY: Final = master_key(b"")
 DIGEST: Final = EntryDigest(DigestType.CRC32C, b"")
 LEDGERS: Final = (101, 102, 103)

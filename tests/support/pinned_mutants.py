@@ -10,7 +10,7 @@ from quire_testing.explorer.mutants import MUTANTS
 COUNTS = Path(__file__).parents[1] / "check" / "pinned_counts.json"
 PINNED = json.loads(COUNTS.read_text())["mutants"]
 """Of each (steps, states)."""
-STATES_IN_TEST = 30_000
+STATES_IN_TEST = 12_000
 IN_THEIR_RINGS = [
     pytest.param(name, marks=pytest.mark.slow if PINNED[name][1] > STATES_IN_TEST else ()) for name in MUTANTS
 ]

@@ -96,11 +96,17 @@ def suspects(tree):
 
 
 @functools.cache
+def tree(path):
+    """What a file says, parsed once for all that look at it."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def found():
     """Where each suspect stands: `path:line`."""
     places = defaultdict(list)
     for path in python_files("src", "tests"):
-        for suspect, line in suspects(ast.parse(path.read_text())):
+        for suspect, line in suspects(tree(path)):
             places[suspect].append(f"{name(path)}:{line}")
     return places
 
@@ -136,7 +142,7 @@ def test_classes_are_short_or_have_a_reason():
     for path in LIBRARY:
         text = path.read_text()
         if len(text.splitlines()) > CLASS_LINES:
-            for node in ast.parse(text).body:
+            for node in tree(path).body:
                 if isinstance(node, ast.ClassDef) and node.end_lineno - node.lineno > CLASS_LINES:
                     of_class = ast.get_source_segment(text, node)
                     if code_size.code_lines(of_class, ast.parse(of_class)) > CLASS_LINES:
@@ -149,7 +155,7 @@ def test_functions_are_short_or_have_a_reason():
     lengths = {
         f"{name(path)}:{function}": code_lines(node)
         for path in LIBRARY
-        for function, node in functions(ast.parse(path.read_text()))
+        for function, node in functions(tree(path))
     }
     assert {key for key, lines in lengths.items() if lines > FUNCTION_LINES} == LONG_FUNCTIONS.keys()
 
