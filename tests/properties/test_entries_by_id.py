@@ -117,7 +117,7 @@ def at_length(seed: int, operations: int) -> Counter[str]:
 
 
 def test_the_same_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.storage.reclaiming.compaction.LOOKED_AT", 2)
+    monkeypatch.setattr("quire.storage.reclaiming.compaction.LEDGERS_A_STEP", 2)
     counted = at_length(1, 250)
     assert all(counted[name] for name in OF_STREAMS), counted
 

@@ -463,13 +463,13 @@ def at_length(seed: int, operations: int, *, short: bool = False) -> Counter[str
 
 
 def test_the_same_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.storage.reclaiming.compaction.LOOKED_AT", 2)
+    monkeypatch.setattr("quire.storage.reclaiming.compaction.LEDGERS_A_STEP", 2)
     counted = sum((at_length(seed, 300) for seed in range(3)), Counter())
     assert all(counted[name] > 5 for name in [*STEPS, "given back", "carried", "merged"]), counted
 
 
 def test_the_same_while_descriptors_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.storage.reclaiming.compaction.LOOKED_AT", 2)
+    monkeypatch.setattr("quire.storage.reclaiming.compaction.LEDGERS_A_STEP", 2)
     counted = sum((at_length(seed, 150, short=True) for seed in range(1, 5)), Counter())
     assert all(counted[name] > 5 for name in ["shortages", "given back", "carried", "merged"]), counted
 
@@ -488,7 +488,7 @@ def test_the_same_while_descriptors_run_out(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_a_compaction_with_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch, name: str, seed: int) -> None:
-    monkeypatch.setattr("quire.storage.reclaiming.compaction.LOOKED_AT", 2)
+    monkeypatch.setattr("quire.storage.reclaiming.compaction.LEDGERS_A_STEP", 2)
     with_mistake(monkeypatch, name)
     with pytest.raises(AssertionError):
         at_length(seed, 300)

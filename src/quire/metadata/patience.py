@@ -1,7 +1,7 @@
 """What a client does while the metadata store does not respond, refuses, or has another client's change first.
 
-Each way has a pause and an end. A compare-and-swap of unknown outcome is none that was lost: what was read before it says
-nothing of it, so it is counted apart from the reads that go well in between.
+Each way has a pause and an end. A compare-and-swap of unknown outcome may have happened, unlike one that conflicted: what was
+read before it does not tell, so it is counted apart from the reads that succeed in between.
 
 Source: docs/protocol/log.md.
 """

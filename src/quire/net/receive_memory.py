@@ -20,7 +20,7 @@ STALL_SECONDS = 1.0
 """How long a frame may be unfinished while others wait for the memory that it takes."""
 LOOK_SECONDS = STALL_SECONDS / 4
 """How often that is checked, while a connection waits."""
-LOOKED_AT = 4
+BUFFERS_TRIED = 4
 """How many buffers are tried at either end: the newest are still in the processor's cache, the oldest likely free."""
 
 
@@ -187,7 +187,7 @@ class Scratch:
         if size < LONG_FRAME_BYTES:
             return memoryview(bytearray(size))
         frames = self._frames
-        for index in (*range(LOOKED_AT), *range(-1, -LOOKED_AT - 1, -1)):
+        for index in (*range(BUFFERS_TRIED), *range(-1, -BUFFERS_TRIED - 1, -1)):
             if index >= len(frames) or -index > len(frames):
                 continue
             buffer = frames[index]

@@ -192,7 +192,7 @@ def _touches(wanted: Wanted, item: ItemDescription) -> bool:
 
 
 async def has_ledger(client: QuireClient, item: ItemDescription) -> bool:
-    """Whether an item's records are to be read from bookies; those of a deleted one are, if a file has them, there."""
+    """Whether an item's records are to be read from bookies. Those of a deleted ledger are read from its file, if it has one."""
     if item.location is ItemLocation.BOTH:
         try:
             await client.ledger_metadata(item.ledger_id)

@@ -12,7 +12,7 @@ from quire.env.interfaces import Clock
 
 SLICE_NS: Final = 1_000_000
 """Shorter than the loop may be held, 5 ms: the last step of a slice, which may make a dictionary grow, comes on top."""
-LOOKED_AT: Final = 256
+LEDGERS_A_STEP: Final = 256
 """So many ledgers are looked at between two looks at the clock: a fraction of a millisecond."""
 
 Result = TypeVar("Result")

@@ -24,7 +24,7 @@ from quire.storage.formats.state_format import DeadRange, StoredLedgerState, enc
 from quire.storage.journal import Journal
 from quire.storage.segments.segment import Segment
 from quire.storage.segments.segment_files import Space
-from quire.storage.slices import LOOKED_AT, Slice
+from quire.storage.slices import LEDGERS_A_STEP, Slice
 
 SPAN_FIELDS = 6
 """Sequence, first, last, offset and number of the rows, checksum, and the highest last id of this span and those before."""
@@ -442,7 +442,7 @@ class States:
         return ledger.facts.in_limbo
 
 
-def _some(ledger_ids: array[int], count: int = LOOKED_AT) -> Iterator[array[int]]:
+def _some(ledger_ids: array[int], count: int = LEDGERS_A_STEP) -> Iterator[array[int]]:
     return (ledger_ids[at : at + count] for at in range(0, len(ledger_ids), count))
 
 

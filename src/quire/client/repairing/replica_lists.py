@@ -58,7 +58,7 @@ async def replica_list(
         if answer is Answer.UNREACHABLE:
             return ReplicaList(answer)
     listed = answer is Answer.OK or answer in NEGATIVES
-    found = ReplicaList(Answer.OK, tuple(_in_classes(held, period_of(record))))
+    found = ReplicaList(Answer.OK, tuple(_by_stripes(held, period_of(record))))
     ids: list[int] = []
     to_read = _unlisted(found, [*stored, *_expected(record, bookie, everything=not listed)])
     if answer is Answer.TIMED_OUT and not to_read and bookie not in bookies.without_lists:
@@ -150,8 +150,8 @@ def _unlisted(found: ReplicaList, wanted: Iterable[EntryRange]) -> list[Stretch]
     return sorted(set(lacking))
 
 
-def _in_classes(held: Iterable[HeldInterval], period: int) -> Iterable[HeldInterval]:
-    """The same entries, where a list has groups of another period than the ledger one interval for each stretch."""
+def _by_stripes(held: Iterable[HeldInterval], period: int) -> Iterable[HeldInterval]:
+    """The same entries; those that were listed with another period than the ledger's become intervals without stripes."""
     for each in held:
         if each.period in {1, period}:
             yield each

@@ -84,7 +84,7 @@ class Replica:
         ]
 
     def lacks(self, stripe: int, first: int, last: int) -> list[Stretch]:
-        """The stretches of first..last in which it has no entry of a stripe, apart from none of that stripe at all."""
+        """The stretches of first..last in which it lacks entries of a stripe. Stretches without an id of the stripe are left out."""
         firsts, lasts = self._stripes.get(stripe, ((), ()))
         index = max(0, bisect_right(firsts, first) - 1)
         near = ((firsts[at], lasts[at]) for at in range(index, len(firsts)))

@@ -1,6 +1,6 @@
 """What a ledger lacks of the copies that its record promises, by reason and by how many copies are left.
 
-It is what a repair would find, without a target chosen: for a lost bookie it stands with an empty list.
+It is what a repair would find, before it chooses targets: for a lost bookie no target is named.
 
 Source: docs/protocol/repair.md, "What is missing".
 """

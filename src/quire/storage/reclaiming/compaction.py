@@ -46,7 +46,7 @@ from quire.storage.reclaiming.reclaim import BACKLOG_MAX
 from quire.storage.reclaiming.relocating import Relocator
 from quire.storage.segments.segment import Segment
 from quire.storage.segments.segment_files import SegmentFiles, Space
-from quire.storage.slices import LOOKED_AT, Slice
+from quire.storage.slices import LEDGERS_A_STEP, Slice
 from quire.storage.space_reasons import SCARCE_SHARE
 from quire.storage.states import States, StoredLedger
 from quire.wire.run import RunView
@@ -283,7 +283,7 @@ class Compactor:
     def _size(self, segment: Segment, part: Slice) -> Generator[None, None, SealedSize]:
         live = 0
         entries = directory_of(self._files, segment)
-        while some := list(islice(entries, LOOKED_AT)):
+        while some := list(islice(entries, LEDGERS_A_STEP)):
             live += sum(
                 one.data_bytes + one.rows * _OF_RUN + _OF_LEDGER
                 for one in some
@@ -369,8 +369,8 @@ class Compactor:
                 return False
             dead = ledger.dead_through, ledger.dead_ranges
             found = self._reader.pieces(ledger_id, ledger, at, last, term)
-            some = list(islice(found, LOOKED_AT))
-            after = max(at, some[-1].last) + 1 if len(some) == LOOKED_AT else last + 1
+            some = list(islice(found, LEDGERS_A_STEP))
+            after = max(at, some[-1].last) + 1 if len(some) == LEDGERS_A_STEP else last + 1
             for piece in some:
                 if is_unreadable(piece.row):  # of whatever segment: it may hide what lives in a source
                     raise _unread(piece.row)

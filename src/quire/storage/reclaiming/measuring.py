@@ -24,7 +24,7 @@ from quire.storage.index import RunPiece
 from quire.storage.reading import RunReader
 from quire.storage.segments.segment import Segment
 from quire.storage.segments.segment_files import SegmentFiles
-from quire.storage.slices import LOOKED_AT, Slice
+from quire.storage.slices import LEDGERS_A_STEP, Slice
 from quire.storage.space_reasons import Reason, SegmentUse, bytes_by_reason
 from quire.storage.states import States, StoredLedger, stored_state
 from quire.wire.run import count_ids
@@ -123,7 +123,7 @@ class SpaceMeter:
             return (yield from self._measure_table(segment, part))
         live = dead = 0
         entries = directory_of(self._files, segment)
-        while some := list(islice(entries, LOOKED_AT)):
+        while some := list(islice(entries, LEDGERS_A_STEP)):
             for entry in some:
                 whole = entry.data_bytes + entry.rows * RECORD_HEADER_BYTES
                 lives = self._living(segment, entry, whole)
@@ -147,7 +147,7 @@ class SpaceMeter:
     def _measure_table(self, segment: Segment, part: Slice) -> Generator[None, None, tuple[int, int]]:
         live = dead = index = 0
         while (table := segment.table) is not None and index < len(table):
-            for at in range(index, min(index + LOOKED_AT, len(table))):
+            for at in range(index, min(index + LEDGERS_A_STEP, len(table))):
                 row = row_at(table.rows, at)
                 size = row.body_bytes + RECORD_HEADER_BYTES
                 ledger = self._states.ledgers.get(row.ledger_id)
@@ -159,7 +159,7 @@ class SpaceMeter:
                     dead += size
                 else:
                     live += size
-            index += LOOKED_AT
+            index += LEDGERS_A_STEP
             if part.over:
                 yield
                 part.begin()
@@ -185,7 +185,7 @@ class SpaceMeter:
         """Bytes of the records of deleted ledgers, each once as a record and once in a footer."""
         size = len(self._states.shrunk) * (TOMBSTONE.size + STATE_HEAD.size + SHRUNK_STATE.size)
         stones = iter(list(self._states.tombstones.values()))
-        while some := list(islice(stones, LOOKED_AT)):
+        while some := list(islice(stones, LEDGERS_A_STEP)):
             for ledger in some:
                 body = len(encode_state(stored_state(ledger)))
                 size += RECORD_HEADER_BYTES + body + STATE_HEAD.size + body

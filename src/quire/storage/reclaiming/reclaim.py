@@ -29,7 +29,7 @@ from quire.storage.journal import Journal
 from quire.storage.reclaiming.kept_records import KeptRecords
 from quire.storage.segments.segment import Segment
 from quire.storage.segments.segment_files import SegmentFiles, Space, is_spare
-from quire.storage.slices import LOOKED_AT, Slice
+from quire.storage.slices import LEDGERS_A_STEP, Slice
 from quire.storage.states import States
 from quire.wire.stored_record import RECORD_HEADER_BYTES
 
@@ -251,8 +251,8 @@ class Reclaimer:
         while self._recycled:
             for held in self._recycled[0].contents.held:
                 while held:
-                    some = held[-LOOKED_AT:]
-                    del held[-LOOKED_AT:]
+                    some = held[-LEDGERS_A_STEP:]
+                    del held[-LEDGERS_A_STEP:]
                     self._states.release(some)
                     if part.over:
                         yield

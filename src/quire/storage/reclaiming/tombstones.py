@@ -15,7 +15,7 @@ from quire.core.errors import StorageError
 from quire.env.interfaces import Clock
 from quire.storage.journal import Journal
 from quire.storage.segments.segment_files import Space
-from quire.storage.slices import LOOKED_AT, Slice
+from quire.storage.slices import LEDGERS_A_STEP, Slice
 from quire.storage.states import DUE_MS, TOMBSTONES_MAX, States, facts_of
 
 
@@ -91,7 +91,7 @@ class TombstoneShrinker:
                     or ledger.state_lsn > self._journal.durable_lsn
                 ):
                     not_yet.append(ledger_id)
-                    if not len(not_yet) % LOOKED_AT:
+                    if not len(not_yet) % LEDGERS_A_STEP:
                         yield None
                     continue
                 yield ledger_id

@@ -26,7 +26,7 @@ from quire.storage.segments.footer_cache import FooterCache
 from quire.storage.segments.replay import SegmentScanner
 from quire.storage.segments.segment import Segment
 from quire.storage.segments.segment_files import SegmentFiles
-from quire.storage.slices import LOOKED_AT, Slice
+from quire.storage.slices import LEDGERS_A_STEP, Slice
 from quire.storage.starting.start import add_directory, segment_of
 from quire.storage.states import States
 
@@ -100,8 +100,8 @@ class SegmentInstaller:
     def _install(self, segment: Segment, trailer: Trailer, directory: bytes) -> Work:
         part = Slice(self._clock)
         entries = read_directory(directory)
-        # It counts among those that are not sealed meanwhile: what it keeps dead, or alive, stays so.
-        while some := list(islice(entries, LOOKED_AT)):
+        # Until this ends the segment counts as unsealed: tombstones that its entries need stay, and so do live entries.
+        while some := list(islice(entries, LEDGERS_A_STEP)):
             segment.live += add_directory(self._states.with_entries, segment.sequence, some)
             if part.over:
                 yield None
@@ -117,7 +117,7 @@ class SegmentInstaller:
         self._on_sealed()
         for memory in leftover:  # to let go of it takes as long as it did to fill it
             while memory:
-                for _ in range(min(LOOKED_AT, len(memory))):
+                for _ in range(min(LEDGERS_A_STEP, len(memory))):
                     memory.popitem()
                 if part.over:
                     yield None
@@ -217,4 +217,4 @@ def _tried(job: Callable[[], Any] | None, outcome: list[Any]) -> None:
 
 
 def _some(ledger_ids: array[int]) -> Iterator[array[int]]:
-    return (ledger_ids[at : at + LOOKED_AT] for at in range(0, len(ledger_ids), LOOKED_AT))
+    return (ledger_ids[at : at + LEDGERS_A_STEP] for at in range(0, len(ledger_ids), LEDGERS_A_STEP))
