@@ -24,8 +24,9 @@ from quire.metadata.keys import boot_key
 from quire.storage.directory.boot_file import MARKER_FILE
 from quire.wire.store_records import StoredBoot, decode_boot
 from support.programs import NEW, BookieProcess
+from support.rounds import FULL
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600 if FULL else 300)]
 Record = Callable[[str, dict[str, Any]], None]
 Rounds = Callable[[int, int], int]
 LEDGERS = 3
