@@ -7,15 +7,10 @@ from pathlib import Path
 SRC = Path(__file__).resolve().parents[2] / "src"
 
 TWICE_IN_A_ROOM = {
-    "core": {"effects", "machine", "rules"},  # what each subject has
-    "metadata": {
-        "ids",
-        "keys",
-        "options",
-        "registrations",
-        "store",
-        "watches",
-    },  # parts that the stores have alike
+    # What each subject has.
+    "core": {"effects", "machine", "rules"},
+    # Parts that the stores have alike.
+    "metadata": {"ids", "keys", "options", "registrations", "store", "watches"},
 }
 """Names that several modules of one room have on purpose."""
 

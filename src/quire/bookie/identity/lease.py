@@ -1,7 +1,7 @@
 """Checks that this process owns its bookie's identity, defers responses while that is unknown, and else ends it.
 
-`core/bookie/identity_lease.py` decides; this asks the metadata store, and keeps the record of the bookie's boots, outside the data path:
-a store that is silent delays that record and nothing else.
+`core/bookie/identity_lease.py` decides; this asks the metadata store, and keeps the record of the bookie's boots,
+outside the data path: a store that is silent delays that record and nothing else.
 
 Source: `docs/protocol/bookie.md`, "The identity lease".
 """

@@ -1,8 +1,8 @@
 """The LACs of many ledgers out of one frame: taken at once, journaled once they have been the newest for a while.
 
-A writer that continues sends a higher LAC in the header of its next entry, and it is durable with that entry. So a LAC that came
-by itself waits here first, in bounded memory: most never cost a record. A stop saves them; a crash loses them, and
-safety does not depend on them.
+A writer that continues sends a higher LAC in the header of its next entry, and it is durable with that entry. So a LAC
+that came by itself waits here first, in bounded memory: most never cost a record. A stop saves them; a crash loses
+them, and safety does not depend on them.
 
 Source: `docs/formats/native-protocol.md`, WRITE_LACS; Vanlightly's guide, "Last Add Confirmed (LAC)".
 """

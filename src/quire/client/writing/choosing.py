@@ -45,10 +45,8 @@ class BookieChoices:
         self._access = access
         self._context = context
         self._start, self._perform = start, perform
-        self._paused: tuple[int | None, int] = (
-            None,
-            0,
-        )  # the LAC at the last choice in quarantine, its pause
+        # The LAC at the last choice in quarantine, and its pause.
+        self._paused: tuple[int | None, int] = (None, 0)
 
     # --- replacements ------------------------------------------------------------------------------------------------
 

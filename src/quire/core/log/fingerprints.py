@@ -5,8 +5,8 @@ log to other rows. So a sink position also keeps a fingerprint of its batch. A s
 checkpoint has it: rows would not do, since a replay may make them in another order, in other partitions, and with later
 times. A named transaction has no such end; there the rows are counted and summed, without regard to their order.
 
-A fingerprint names the number of its batch. A program of an earlier version moves a sink position on and carries the fingerprint
-of the batch before with it; such a one says nothing of the sink position's batch.
+A fingerprint names the number of its batch. A program of an earlier version moves a sink position on and carries the
+fingerprint of the batch before with it; such a one says nothing of the sink position's batch.
 
 Source: docs/spark-sink.md, "What is exactly once, and what a checkpoint from a backup does".
 """

@@ -1,8 +1,8 @@
 """Sink positions: which batch of which query a log holds already, how a batch stands to it, and how long it is kept.
 
-A sink position is changed only in the compare-and-swap that lists the batch's ledgers, so the two can never disagree. A sink position
-below a batch proves that no ledger of that batch is listed; a sink position at or above it, that none will be, unless the user
-consents to rows that come twice.
+A sink position is changed only in the compare-and-swap that lists the batch's ledgers, so the two can never disagree. A
+sink position below a batch proves that no ledger of that batch is listed; a sink position at or above it, that none
+will be, unless the user consents to rows that come twice.
 
 How a batch stands to its query's sink position:
 
@@ -13,8 +13,9 @@ How a batch stands to its query's sink position:
 | the sink position's, or above it | differ | another history: the checkpoint went back, or is a copy |
 | below the sink position's | | behind: a whole checkpoint repeats only its last batch |
 
-The fingerprints are those of the batch with the sink position's number: the one that the sink position keeps, and the one that the
-caller's checkpoint has of this number. A named transaction has no checkpoint to ask, so it compares equal numbers only.
+The fingerprints are those of the batch with the sink position's number: the one that the sink position keeps, and the
+one that the caller's checkpoint has of this number. A named transaction has no checkpoint to ask, so it compares equal
+numbers only.
 
 Source: docs/spark-sink.md, "Exactly once: how", "What is exactly once, and what a checkpoint from a backup does".
 """
