@@ -93,16 +93,16 @@ def test_a_source_that_is_retired_without_its_copies_is_missed(monkeypatch) -> N
 
 def test_a_copy_that_is_on_no_disk_when_its_source_is_given_back_is_missed(monkeypatch) -> None:
     """The retirement is acted on before it is durable, and with it before the copies are."""
-    monkeypatch.setattr(Journal, "wait", lambda _self, sink, tag: sink.stored(tag, None))
+    monkeypatch.setattr(Journal, "wait", lambda _self, callback, tag: callback.stored(tag, None))
     (line,) = broken("compaction")
     assert line
 
 
 def test_a_truncation_that_is_answered_too_early_is_noticed(monkeypatch) -> None:
     def hasty(dropper, ledger_id, *what):
-        *what, sink, tag = what
-        truncate(dropper, ledger_id, *what, sink, lambda _: None)
-        sink.stored(tag, None)
+        *what, callback, tag = what
+        truncate(dropper, ledger_id, *what, callback, lambda _: None)
+        callback.stored(tag, None)
 
     truncate = EntryDropper.truncate
     monkeypatch.setattr(EntryDropper, "truncate", hasty)

@@ -12,7 +12,7 @@ from quire.bookie.collecting.collector import GarbageCollector
 from quire.bookie.collecting.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
 from quire.bookie.ledgers.ledgers import Ledgers
-from quire.bookie.ledgers.waiters import NO_ASKER
+from quire.bookie.ledgers.unknown_ledgers import NO_CLIENT
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.core.bookie.rules import RULES
@@ -111,11 +111,11 @@ class TwoHandles(Ledgers):
             self._handles[ledger_id] = BookieLedgerMachine(facts, known=True, rules=RULES)
         return self._handles[ledger_id]
 
-    def fence_then(self, request: Request, then: Any, asker: Any = NO_ASKER) -> None:
+    def fence(self, request: Request, callback: Any, client: Any = NO_CLIENT) -> None:
         mine = self._known(request.ledger_id)
         assert mine is not None
         self._handles[request.ledger_id] = BookieLedgerMachine(mine.facts.copy(), known=True, rules=RULES)
-        super().fence_then(request, then, asker)
+        super().fence(request, callback, client)
         self._handles[request.ledger_id] = mine
 
 

@@ -106,15 +106,15 @@ class GivesBackEarly(LedgerStorage):
 def reclaimed_and_crashed(kind: type[LedgerStorage]) -> FaultyFiles:
     """The only fence of ledger 9 lies in a segment whose entries are all deleted; the segment is reclaimed; kill -9."""
     files = FaultyFiles()
-    sink = Answers()
+    callback = Answers()
     storage = opened(files, kind)
-    storage.put_facts(LedgerFacts(9, key=KEY, fenced=True), sink, None)
-    storage.put_facts(LedgerFacts(1, key=KEY), sink, None)
+    storage.put_facts(LedgerFacts(9, key=KEY, fenced=True), callback, None)
+    storage.put_facts(LedgerFacts(1, key=KEY), callback, None)
     for first in range(0, 120, 10):
-        put(storage, make_run(1, first, first + 9, payload=b"x" * 1500), sink, lac=first - 1)
+        put(storage, make_run(1, first, first + 9, payload=b"x" * 1500), callback, lac=first - 1)
         settle(storage)
     assert storage.segments[1].trailer is not None
-    storage.delete(1, 10**15, sink, None)
+    storage.delete(1, 10**15, callback, None)
     settle(storage)
     storage.housekeeping.reclaim()
     settle(storage)

@@ -53,7 +53,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.files = FaultyFiles(seed=seed)
-        self.sink = Answers()
+        self.callback = Answers()
         self.lives = {ledger_id: Life() for ledger_id in LEDGERS}
         self.filled = 0
         self.serial = 0
@@ -76,12 +76,12 @@ class World:
             self.serial += 1
             life.token = self.serial
             self.storage.put_facts(
-                LedgerFacts(ledger_id, key=b"k" * 20, token=life.token), self.sink, "facts"
+                LedgerFacts(ledger_id, key=b"k" * 20, token=life.token), self.callback, "facts"
             )
         self.serial += 1
         first = self.chance.randrange(LAST - 3)
         payload = b"%d " % self.serial * self.chance.choice((10, 400, 4000))
-        put(self.storage, make_run(ledger_id, first, first + 2, payload=payload), self.sink, "run")
+        put(self.storage, make_run(ledger_id, first, first + 2, payload=payload), self.callback, "run")
         life.entries.update({i: payload + b"/%d" % i for i in range(first, first + 3)})
         settle(self.storage)
 
@@ -90,7 +90,7 @@ class World:
         if life.until_ms:
             return
         life.until_ms, life.settled = self.chance.choice((1, 5)), False
-        self.storage.delete(ledger_id, life.until_ms, self.sink, "delete")
+        self.storage.delete(ledger_id, life.until_ms, self.callback, "delete")
 
     def settle(self, _: int) -> None:
         settle(self.storage)
@@ -101,14 +101,16 @@ class World:
         """A segment fills with what others may outlive; what filled those before is deleted now and then."""
         for _ in range(7):
             self.filled += 1
-            put(self.storage, make_run(FILLER, self.filled, self.filled, payload=bytes(16_000)), self.sink)
+            put(
+                self.storage, make_run(FILLER, self.filled, self.filled, payload=bytes(16_000)), self.callback
+            )
             settle(self.storage)
         if number % 4:
-            self.storage.delete(FILLER, 1 << 50, self.sink, "filler")
+            self.storage.delete(FILLER, 1 << 50, self.callback, "filler")
             facts = self.storage.facts(FILLER)
             assert facts is not None
             facts.deleted_until_ms = 0
-            self.storage.put_facts(facts, self.sink, "filler")
+            self.storage.put_facts(facts, self.callback, "filler")
         self.settle(0)
 
     def shrink(self, wall_ms: int) -> None:

@@ -50,10 +50,10 @@ class WorldById(World):
             one for one, (_, term, _) in self.named(stream).items() if first <= one <= last and term != kept
         ]
         self.serial += 1
-        told, tag = len(self.sink.told), ("others", self.serial)
-        self.storage.truncate(stream, first, TERMS[-1] + 1, self.sink, tag, last=last, kept=kept)
+        told, tag = len(self.callback.told), ("others", self.serial)
+        self.storage.truncate(stream, first, TERMS[-1] + 1, self.callback, tag, last=last, kept=kept)
         settle(self.storage)
-        [error] = [error for each, error in self.sink.told[told:] if each == tag]
+        [error] = [error for each, error in self.callback.told[told:] if each == tag]
         if error is None:
             for one in goes:
                 self.models[stream].kill(one, one, self.storage.last_lsn)
@@ -108,7 +108,7 @@ def at_length(seed: int, operations: int) -> Counter[str]:
         for stream in STREAMS:
             world.check_ledger(stream)
         if not number % 50:
-            world.sink.told.clear()
+            world.callback.told.clear()
             world.files.log.clear()
         world.counted[name] += 1
     world.stop(2)

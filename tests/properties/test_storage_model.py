@@ -101,7 +101,7 @@ class World:
         self.chance = random.Random(seed)
         self.files = FaultyFiles(seed=seed)
         self.short = random.Random(seed) if short else None
-        self.sink = Answers()
+        self.callback = Answers()
         self.models = {ledger_id: Model() for ledger_id in (*LEDGERS, *STREAMS)}
         self.filled = 0
         self.serial = 0
@@ -132,7 +132,7 @@ class World:
         run = make_run(
             ledger_id, first, last, period=period, stripes=stripes, payload=payload, origin_term=term
         )
-        put(storage, run, self.sink, lac=chance.choice((-1, first)), recovery=chance.random() < 0.3)
+        put(storage, run, self.callback, lac=chance.choice((-1, first)), recovery=chance.random() < 0.3)
         for entry_id in run.ids():
             model.put(term, entry_id, storage.last_lsn, payload + b"/%d" % entry_id)
         model.pending_deletion.clear()
@@ -145,10 +145,10 @@ class World:
             # Whoever drops looks at what was put since, or names the LSN of a term: merged runs bear their highest LSN.
             through = self.models[ledger_id].term_lsn
         self.serial += 1
-        told = len(self.sink.told)
-        self.storage.drop(ledger_id, first, last, through, self.sink, ("drop", self.serial))
+        told = len(self.callback.told)
+        self.storage.drop(ledger_id, first, last, through, self.callback, ("drop", self.serial))
         settle(self.storage)
-        errors = [error for tag, error in self.sink.told[told:] if tag == ("drop", self.serial)]
+        errors = [error for tag, error in self.callback.told[told:] if tag == ("drop", self.serial)]
         if errors == [None]:
             model = self.models[ledger_id]
             model.kill(first, last, through)
@@ -183,10 +183,10 @@ class World:
             if origin < term and entry_id >= first
         ]
         self.serial += 1
-        told = len(self.sink.told)
-        self.storage.truncate(ledger_id, first, term, self.sink, ("truncate", self.serial))
+        told = len(self.callback.told)
+        self.storage.truncate(ledger_id, first, term, self.callback, ("truncate", self.serial))
         settle(self.storage)
-        [error] = [error for tag, error in self.sink.told[told:] if tag == ("truncate", self.serial)]
+        [error] = [error for tag, error in self.callback.told[told:] if tag == ("truncate", self.serial)]
         if error is None:
             model.kill(first, ID_MAX, max(earlier, default=0))
         else:
@@ -211,23 +211,23 @@ class World:
 
     def delete(self, ledger_id: int) -> None:
         """Deleted, and alive again under the same id."""
-        self.storage.delete(ledger_id, 1 << 50, self.sink, "delete")
+        self.storage.delete(ledger_id, 1 << 50, self.callback, "delete")
         facts = self.storage.facts(ledger_id)
         assert facts is not None
         facts.deleted_until_ms = 0
-        self.storage.put_facts(facts, self.sink, "alive")
+        self.storage.put_facts(facts, self.callback, "alive")
         self.models[ledger_id] = Model(limbo=facts.limbo, term_lsn=facts.term_lsn)
 
     def limbo(self, ledger_id: int) -> None:
         facts = self.storage.facts(ledger_id) or LedgerFacts(ledger_id)
         facts.limbo = None if facts.limbo else Limbo(self.storage.last_lsn)
-        self.storage.put_facts(facts, self.sink, "limbo")
+        self.storage.put_facts(facts, self.callback, "limbo")
         self.models[ledger_id].limbo = facts.limbo
 
     def take_term(self, ledger_id: int) -> None:
         facts = self.storage.facts(ledger_id) or LedgerFacts(ledger_id)
         facts.term_lsn = self.storage.last_lsn
-        self.storage.put_facts(facts, self.sink, "term")
+        self.storage.put_facts(facts, self.callback, "term")
         self.models[ledger_id].term_lsn = facts.term_lsn
 
     def append(self, ledger_id: int) -> None:
@@ -242,7 +242,7 @@ class World:
             put(
                 self.storage,
                 make_run(ledger_id, entry_id, entry_id, payload=payload, origin_term=term),
-                self.sink,
+                self.callback,
             )
             model.put(term, entry_id, self.storage.last_lsn, payload + b"/%d" % entry_id)
         model.pending_deletion.clear()
@@ -251,14 +251,16 @@ class World:
         """A segment fills with what others may outlive; what filled those before is deleted now and then."""
         for _ in range(7):
             self.filled += 1
-            put(self.storage, make_run(FILLER, self.filled, self.filled, payload=bytes(16_000)), self.sink)
+            put(
+                self.storage, make_run(FILLER, self.filled, self.filled, payload=bytes(16_000)), self.callback
+            )
             settle(self.storage)
         if number % 4:
-            self.storage.delete(FILLER, 1 << 50, self.sink, "filler")
+            self.storage.delete(FILLER, 1 << 50, self.callback, "filler")
             facts = self.storage.facts(FILLER)
             assert facts is not None
             facts.deleted_until_ms = 0
-            self.storage.put_facts(facts, self.sink, "filler")
+            self.storage.put_facts(facts, self.callback, "filler")
 
     def reclaim(self, number: int) -> None:
         """At once, or in slices with whatever comes next between them."""
@@ -449,7 +451,7 @@ def at_length(seed: int, operations: int, *, short: bool = False) -> Counter[str
             world.check_ledger(argument)
         if not number % 50:
             world.check()
-            world.sink.told.clear()
+            world.callback.told.clear()
             world.files.log.clear()
         counted[name] += 1
         counted["given back"] += len(segments - set(world.storage.segments))

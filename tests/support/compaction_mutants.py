@@ -42,12 +42,12 @@ def over_newer(intervals: IntervalMap, first: int, last: int, row: int, _is_newe
     intervals.insert(first, last, row)
 
 
-def at_once(journal: Journal, sink: Any, tag: object) -> None:
+def at_once(journal: Journal, callback: Any, tag: object) -> None:
     """A retirement is acted on before it is durable, and with it before the copies are."""
-    if isinstance(sink, Reclaimer):
-        sink.stored(tag, None)
+    if isinstance(callback, Reclaimer):
+        callback.stored(tag, None)
     else:
-        WAIT(journal, sink, tag)
+        WAIT(journal, callback, tag)
 
 
 def nothing(*_: object) -> Iterator[None]:

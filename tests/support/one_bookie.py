@@ -62,16 +62,16 @@ def opened(files: Any, kind: type[LedgerStorage] = LedgerStorage, *, served: boo
 
 def filled(files: FaultyFiles, kind: type[LedgerStorage] = LedgerStorage) -> LedgerStorage:
     """Sixty entries of each of three ledgers, over several segments."""
-    sink = Answers()
+    callback = Answers()
     storage = opened(files, kind)
     for ledger_id in (1, 2, 3):
-        storage.put_facts(LedgerFacts(ledger_id, key=KEY), sink, None)
+        storage.put_facts(LedgerFacts(ledger_id, key=KEY), callback, None)
     settle(storage)
     for first in range(0, 60, 10):
         for ledger_id in (1, 2, 3):
-            put(storage, make_run(ledger_id, first, first + 9, payload=b"x" * 1000), sink, lac=first - 1)
+            put(storage, make_run(ledger_id, first, first + 9, payload=b"x" * 1000), callback, lac=first - 1)
         settle(storage)
-    assert all(error is None for _, error in sink.told)
+    assert all(error is None for _, error in callback.told)
     return storage
 
 
@@ -123,19 +123,19 @@ class OneBookie:
 
     def add(self, ledger_id: int, first: int, last: int, *, recovery: bool = False) -> Answer:
         """The answer that leaves, after the sync."""
-        run, sink = make_run(ledger_id, first, last), Answers()
+        run, callback = make_run(ledger_id, first, last), Answers()
         flags = int(Flag.RECOVERY) if recovery else 0
-        answer = self.ledgers.add(self.request(Kind.ADD, ledger_id, flags, run), run, sink, "add")
+        answer = self.ledgers.add(self.request(Kind.ADD, ledger_id, flags, run), run, callback, "add")
         if answer is Answer.OK:
             self.settle()
-            assert sink.told
-            return Answer.OK if sink.told[0][1] is None else Answer.ERROR
+            assert callback.told
+            return Answer.OK if callback.told[0][1] is None else Answer.ERROR
         return answer
 
     def fence(self, ledger_id: int) -> list[Answer]:
         """The answers to a fencing request, once they leave: call `settle`."""
         answers: list[Answer] = []
-        self.ledgers.fence_then(self.request(Kind.READ_LAC, ledger_id, int(Flag.FENCE)), answers.append)
+        self.ledgers.fence(self.request(Kind.READ_LAC, ledger_id, int(Flag.FENCE)), answers.append)
         return answers
 
     def settle(self) -> None:

@@ -97,7 +97,7 @@ class FaultyFiles(FaultyDisk):
 
 
 class Answers:
-    """A sink that remembers what it was told, in order."""
+    """A callback that remembers its calls, in order."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, Any]] = []
@@ -149,9 +149,15 @@ def make_run(
 
 
 def put(
-    storage: LedgerStorage, run: RunView, sink: Any, tag: Any = None, *, lac: int = -1, recovery: bool = False
+    storage: LedgerStorage,
+    run: RunView,
+    callback: Any,
+    tag: Any = None,
+    *,
+    lac: int = -1,
+    recovery: bool = False,
 ) -> None:
-    storage.put_run(run, crc32c(run.body), lac=lac, token=0, recovery=recovery, sink=sink, tag=tag)
+    storage.put_run(run, crc32c(run.body), lac=lac, token=0, recovery=recovery, callback=callback, tag=tag)
 
 
 def open_storage(
@@ -184,11 +190,11 @@ FILLER = 99
 """A ledger that fills segments."""
 
 
-def fill_oldest(storage: LedgerStorage, sink: Any, sequence: int | None = None) -> int:
+def fill_oldest(storage: LedgerStorage, callback: Any, sequence: int | None = None) -> int:
     """Put entries of `FILLER` until the oldest segment, or that of a sequence, is sealed; returns its number."""
     first, number = min(storage.segments) if sequence is None else sequence, 0
     while storage.segments[first].trailer is None:
-        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
+        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), callback)
         settle(storage)
         number += 1
     return first

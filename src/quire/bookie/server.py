@@ -41,7 +41,7 @@ from quire.bookie.ledgers.digest_types import DigestTypes
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.record_reads import RecordReads
 from quire.bookie.ledgers.record_waits import RecordWaits
-from quire.bookie.ledgers.waiters import LateRefusalError
+from quire.bookie.ledgers.unknown_ledgers import LateRefusalError
 from quire.bookie.low_priority import LowPriorityQueue
 from quire.core.answers import Answer
 from quire.core.bookie.boot import BootState
@@ -490,11 +490,11 @@ class BookieServer:
             "disk": disk_facts(self.config.directory),
         }
 
-    def answer_info(self, body: Buffer, then: Callable[[dict[str, Any]], None]) -> None:
+    def answer_info(self, body: Buffer, callback: Callable[[dict[str, Any]], None]) -> None:
         """Hand over what this bookie says of itself, of the ledgers that it keeps without a record, or of its space."""
         question = native_info.decode_info_question(body)
         if question.space is not None:
-            self.space.ask(question.space, then)
+            self.space.ask(question.space, callback)
         else:
             after = question.orphans_after
-            then(self.info() if after is None else {"orphans": self.collector.orphans(after)})
+            callback(self.info() if after is None else {"orphans": self.collector.orphans(after)})

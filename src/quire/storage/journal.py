@@ -31,7 +31,7 @@ from quire.storage.formats.segment_format import (
     SegmentRecordKind,
     aligned,
 )
-from quire.storage.segments.segment import Group, Item, Segment, Sink, footer_room
+from quire.storage.segments.segment import Group, Item, Segment, WriteCallback, footer_room
 from quire.storage.segments.segment_files import NO_SPACE, SegmentFiles, Space, block_buffer
 from quire.wire.plain_adds import OrdinaryRun
 from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, padded
@@ -55,7 +55,7 @@ class Journal:
         last_lsn: the last that was assigned.
         next_sequence: for the next new segment.
         terms: new segments say that they may hold terms of streams: one in use does, or a stream is here.
-        on_durable: called before the sinks when a group is durable, with its last LSN.
+        on_durable: called before the callbacks when a group is durable, with its last LSN.
         on_sealed: called when a segment's footer is on disk, with its trailer and directory.
     """
 
@@ -123,7 +123,7 @@ class Journal:
         relocated_lsn: int = 0,
         item: Item | None = None,
     ) -> tuple[Segment, int, int]:
-        """Give a record its LSN and its offset; the sink of `item` is called when it is durable.
+        """Give a record its LSN and its offset; the callback of `item` is called when it is durable.
 
         One that is relocated keeps its LSN: the number that it is assigned then is its offset's, for the order of groups.
 
@@ -173,13 +173,13 @@ class Journal:
         return segment, offset, lsn
 
     def put_runs(
-        self, runs: Sequence[OrdinaryRun], sink: Sink, tag: Callable[[int], object]
+        self, runs: Sequence[OrdinaryRun], callback: WriteCallback, tag: Callable[[int], object]
     ) -> tuple[Segment, list[int], int]:
         """As `put`, of the first of these runs that have room in one group, at least one; they are one item of it.
 
         Args:
             runs: at least one.
-            sink: is called with `tag(count)`, for as many as were taken.
+            callback: is called with `tag(count)`, for as many as were taken.
             tag: makes that of their number.
 
         Returns:
@@ -197,21 +197,21 @@ class Journal:
             lsn, count = self.last_lsn + 1, max(1, group.room_for(runs, lengths))
         offsets = group.put_runs(runs[:count], lengths[:count], lsn)
         self.last_lsn += count
-        group.items.append((sink, tag(count), None))
+        group.items.append((callback, tag(count), None))
         return group.segment, offsets, lsn
 
-    def wait(self, sink: Sink, tag: object) -> None:
-        """Call the sink when what was put last is durable."""
+    def wait(self, callback: WriteCallback, tag: object) -> None:
+        """Call the callback when what was put last is durable."""
         assert self._group is not None
-        self._group.items.append((sink, tag, None))
+        self._group.items.append((callback, tag, None))
 
-    def refuse(self, sink: Sink, tag: object, error: StorageError) -> None:
-        """Call the sink, in its turn: what it put was not taken."""
+    def refuse(self, callback: WriteCallback, tag: object, error: StorageError) -> None:
+        """Call the callback, in its turn: what it put was not taken."""
         group = self._group or (self._closed[-1] if self._closed else self._in_flight)
         if group is not None:
-            group.items.append((sink, tag, error))
+            group.items.append((callback, tag, error))
         else:
-            self._refused.append((sink, tag, error))
+            self._refused.append((callback, tag, error))
 
     def _room(
         self,
@@ -404,8 +404,8 @@ class Journal:
             self._check_idle()
 
     def _tell(self, items: list[Item], error: StorageError | None) -> None:
-        for sink, tag, own in items:
-            sink.stored(tag, own or error)
+        for callback, tag, own in items:
+            callback.stored(tag, own or error)
 
     # --- sealing --------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from quire.storage.reclaiming.reclaim import Reclaimer
 from quire.storage.reclaiming.relocating import Relocator
 from quire.storage.reclaiming.tombstones import TombstoneShrinker
 from quire.storage.segments.findings import Damage
-from quire.storage.segments.segment import Segment, Sink
+from quire.storage.segments.segment import Segment, WriteCallback
 from quire.storage.segments.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.starting.first_group import write_start
 from quire.storage.starting.installing import SegmentInstaller
@@ -363,11 +363,11 @@ class LedgerStorage:
         lac: int,
         token: int,
         recovery: bool,
-        sink: Sink,
+        callback: WriteCallback,
         tag: object,
         low_priority: bool = False,
     ) -> bool:
-        """Store a run: reads see it at once, the sink is called when it is durable.
+        """Store a run: reads see it at once, the callback is called when it is durable.
 
         Args:
             run: the run; its body is kept as it is.
@@ -375,12 +375,12 @@ class LedgerStorage:
             lac: the LAC that came with it; it raises the ledger's known LAC unless this is a recovery add.
             token: the ledger's token.
             recovery: a recoverer sent it: it may use the reserve of a full disk.
-            sink: is called with `tag`.
+            callback: is called with `tag`.
             tag: whatever the caller knows the put by.
             low_priority: it may not use that reserve, from any client.
 
         Returns:
-            Whether it was taken; else the sink is called with the error, in its turn.
+            Whether it was taken; else the callback is called with the error, in its turn.
         """
         ledger_id, body, origin_term = run.ledger_id, run.body, run.origin_term
         space = Space.RECOVERY if recovery and not low_priority else Space.ADDS
@@ -404,10 +404,10 @@ class LedgerStorage:
                 count=run.count,
                 flags=RecordFlag.RECOVERY if recovery else 0,
                 origin_term=origin_term,
-                item=(sink, tag, None),
+                item=(callback, tag, None),
             )
         except StorageError as error:
-            self._journal.refuse(sink, tag, error)
+            self._journal.refuse(callback, tag, error)
             return False
         if ledger is None:
             ledger = self._states.new(ledger_id)
@@ -431,30 +431,30 @@ class LedgerStorage:
         return True
 
     def put_runs(
-        self, runs: Sequence[OrdinaryRun], sink: Sink, tag: Callable[[int, int], object]
+        self, runs: Sequence[OrdinaryRun], callback: WriteCallback, tag: Callable[[int, int], object]
     ) -> list[int]:
-        """Store runs as `put_run` does each, with one call of the sink for those that come into one group in a row.
+        """Store runs as `put_run` does each, with one call of the callback for those that come into one group in a row.
 
         Args:
             runs: of one ledger each.
-            sink: is called with what `tag` has made of (the index of the first, how many), as often as need be.
+            callback: is called with what `tag` has made of (the index of the first, how many), as often as need be.
             tag: whatever the caller knows some runs in a row by.
 
         Returns:
-            The indices of those that were not taken: the sink is called with the error, in its turn.
+            The indices of those that were not taken: the callback is called with the error, in its turn.
         """
         known = self._ledgers
         try:
             ledgers = [known[run[0]] for run in runs]
         except KeyError:
-            return self._put_one_by_one(runs, sink, tag)  # a state may have to be put before some
+            return self._put_one_by_one(runs, callback, tag)  # a state may have to be put before some
         at, refused = 0, []
         while at < len(runs):
             left = runs[at:] if at else runs
             try:
-                segment, offsets, lsn = self._journal.put_runs(left, sink, partial(tag, at))
+                segment, offsets, lsn = self._journal.put_runs(left, callback, partial(tag, at))
             except StorageError as error:
-                self._journal.refuse(sink, tag(at, 1), error)
+                self._journal.refuse(callback, tag(at, 1), error)
                 refused.append(at)
                 at += 1
             else:
@@ -464,14 +464,14 @@ class LedgerStorage:
         return refused
 
     def _put_one_by_one(
-        self, runs: Sequence[OrdinaryRun], sink: Sink, tag: Callable[[int, int], object]
+        self, runs: Sequence[OrdinaryRun], callback: WriteCallback, tag: Callable[[int, int], object]
     ) -> list[int]:
         refused = []
         for at, run in enumerate(runs):
             _, token, lac, _, body_crc, *_ = run
             one = add_of(run)
             if not self.put_run(
-                one, body_crc, lac=lac, token=token, recovery=False, sink=sink, tag=tag(at, 1)
+                one, body_crc, lac=lac, token=token, recovery=False, callback=callback, tag=tag(at, 1)
             ):
                 refused.append(at)
         return refused
@@ -506,7 +506,7 @@ class LedgerStorage:
             for ledger_id, *_ in runs:
                 self._dropper.cancel_deletion(ledger_id)
 
-    def put_facts(self, facts: LedgerFacts, sink: Sink, tag: object) -> None:
+    def put_facts(self, facts: LedgerFacts, callback: WriteCallback, tag: object) -> None:
         """Store all that is known of a ledger; the newest is the whole."""
         known = self._states.get(facts.ledger_id)
         ledger = known or self._states.new(facts.ledger_id)
@@ -516,16 +516,16 @@ class LedgerStorage:
             self._states.put(SegmentRecordKind.LEDGER_STATE, facts.ledger_id, ledger)
         except StorageError as error:
             ledger.facts = before
-            self._journal.refuse(sink, tag, error)
+            self._journal.refuse(callback, tag, error)
             return
         if known is None or until != facts.deleted_until_ms:
             self._states.place(facts.ledger_id, ledger)
         self._states.note_limbo(facts.ledger_id, ledger)
         if before is not None and before.in_limbo and not facts.in_limbo:
             self.damages.ledger_good(facts.ledger_id)
-        self._journal.wait(sink, tag)
+        self._journal.wait(callback, tag)
 
-    def delete(self, ledger_id: int, until_ms: int, sink: Sink, tag: object) -> None:
+    def delete(self, ledger_id: int, until_ms: int, callback: WriteCallback, tag: object) -> None:
         """Kill a ledger's entries; its tombstone keeps fence and key, for who decides what it refuses until then."""
         ledger = self._states.get(ledger_id) or self._states.new(ledger_id)
         before, through, ranges = ledger.facts, ledger.dead_through, ledger.dead_ranges
@@ -537,7 +537,7 @@ class LedgerStorage:
             self._states.put(SegmentRecordKind.DELETE, ledger_id, ledger, Space.DELETE)
         except StorageError as error:
             ledger.facts, ledger.dead_through, ledger.dead_ranges = before, through, ranges
-            self._journal.refuse(sink, tag, error)
+            self._journal.refuse(callback, tag, error)
             return
         self._states.place(ledger_id, ledger)
         self._states.note_limbo(ledger_id, ledger)
@@ -548,9 +548,11 @@ class LedgerStorage:
             segment = self.segments.get(sequence)
             if segment is not None:
                 segment.live -= 1
-        self._journal.wait(sink, tag)
+        self._journal.wait(callback, tag)
 
-    def drop(self, ledger_id: int, first: int, last: int, through_lsn: int, sink: Sink, tag: object) -> None:
+    def drop(
+        self, ledger_id: int, first: int, last: int, through_lsn: int, callback: WriteCallback, tag: object
+    ) -> None:
         """Kill entries of a ledger that lives on, with its fence and key, and without a tombstone.
 
         Args:
@@ -558,18 +560,18 @@ class LedgerStorage:
             first: of the entries, of whatever origin term; 0..`ID_MAX` are all.
             last: the last of them.
             through_lsn: only what was put up to this LSN dies. What is put later, under the same ids, lives.
-            sink: is called with `tag` once that is durable; with an error, nothing was dropped: the disk is full or has
+            callback: is called with `tag` once that is durable; with an error, nothing was dropped: the disk is full or has
                 failed, or the ledger has as many dead ranges as its state can hold.
             tag: whatever the caller knows the drop by.
         """
-        self._dropper.drop(ledger_id, first, last, through_lsn, sink, tag)
+        self._dropper.drop(ledger_id, first, last, through_lsn, callback, tag)
 
     def truncate(
         self,
         ledger_id: int,
         first: int,
         term: int,
-        sink: Sink,
+        callback: WriteCallback,
         tag: object,
         *,
         last: int = ID_MAX,
@@ -584,12 +586,12 @@ class LedgerStorage:
             ledger_id: the stream.
             first: entries from here on go whose origin term is below `term`, and all that was put before them there.
             term: the take-over's.
-            sink: as of `drop`; an error too where what is there cannot be read now.
+            callback: as of `drop`; an error too where what is there cannot be read now.
             tag: as of `drop`.
             last: the last id, where a repair truncates what is decided.
             kept: then, the origin term of what belongs there: all goes under whose id an entry of another one was put last.
         """
-        self._dropper.truncate(ledger_id, (first, last), term, kept, sink, tag)
+        self._dropper.truncate(ledger_id, (first, last), term, kept, callback, tag)
 
     def set_pending_deletion(self, ledger_id: int, first: int, last: int, through_lsn: int) -> None:
         """Say nothing of first..last, as far as it was put up to an LSN: it may be dropped soon, and is unknown until then.
@@ -606,15 +608,15 @@ class LedgerStorage:
         """The deletion of a ledger's entries is not pending any more: they are found again."""
         self._dropper.cancel_deletion(ledger_id)
 
-    def clear_unnamed_limbo(self, sink: Sink, tag: object) -> None:
+    def clear_unnamed_limbo(self, callback: WriteCallback, tag: object) -> None:
         """Responses about unknown ledgers are conclusive again: whatever may have been lost has been named."""
         before = self._states.unnamed_limbo
         try:
             self._states.put_unnamed_limbo(before._replace(unknown=False))
         except StorageError as error:
-            self._journal.refuse(sink, tag, error)
+            self._journal.refuse(callback, tag, error)
             return
-        self._journal.wait(sink, tag)
+        self._journal.wait(callback, tag)
         self.report.unknown_in_limbo = False
 
     def flush(self) -> None:

@@ -245,7 +245,7 @@ class BookieRun:
         """Fence a ledger, as a recoverer does, or take a stream over in a term."""
         self.files.milestone(BookieMilestone(MilestoneKind.ASKED_FENCE, ledger_id, term=term))
         event = BookieMilestone(MilestoneKind.FENCED, ledger_id, term=term)
-        self.ledgers.fence_then(request(Kind.READ, ledger_id, term=term), partial(self._answered, event))
+        self.ledgers.fence(request(Kind.READ, ledger_id, term=term), partial(self._answered, event))
 
     def truncate(self, ledger_id: int, first: int, *, term: int) -> None:
         """Truncate a stream, as a take-over does whose terms only fence: what earlier terms left from an id on goes."""

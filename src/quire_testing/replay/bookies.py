@@ -13,7 +13,6 @@ from typing import Any
 from quire.bookie.config import BookieConfig
 from quire.bookie.connections.connection import Connection
 from quire.bookie.ledgers.ledgers import Ledgers
-from quire.bookie.ledgers.waiters import NO_SINK
 from quire.bookie.server import BookieServer
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, Fence, LedgerFacts
@@ -24,6 +23,7 @@ from quire.metadata.memory import MemorySpace
 from quire.storage.config import StorageConfig
 from quire.storage.directory.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.segments.segment import NO_CALLBACK
 from quire.wire.entry import master_key
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import RunView, checksum
@@ -265,7 +265,7 @@ class Bookie:
         run = RunView.parse(body)
         request = _request(Kind.ADD, int(Flag.RECOVERY), body)
         ledgers = self.server.ledgers
-        answer = perform(self._stage, self._loop, lambda: ledgers.add(request, run, NO_SINK, None))
+        answer = perform(self._stage, self._loop, lambda: ledgers.add(request, run, NO_CALLBACK, None))
         assert answer is Answer.OK, answer
         perform(self._stage, self._loop, ledgers.flush_soon)
         self.finish()

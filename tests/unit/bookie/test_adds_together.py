@@ -96,19 +96,19 @@ def test_adds_that_are_judged_when_collected_are_caught(peer: Peer, monkeypatch:
     """The mutant: adds are judged as they come and stored at the end, so the fence between them misses some."""
     server, late = peer.bookie.server, []
 
-    def judged_when_collected(request: Any, run: Any, waiter: Any, tag: Any) -> Answer:
+    def judged_when_collected(request: Any, run: Any, callback: Any, tag: Any) -> Answer:
         machine = server.ledgers._machine(request.ledger_id)
         if machine.facts.fenced:
             return Answer.FENCED
-        late.append((run, request, waiter, tag))
+        late.append((run, request, callback, tag))
         return Answer.OK
 
     monkeypatch.setattr(server.ledgers, "add", judged_when_collected)
     chunk = [add(FIRST), add(FIRST + 1), fencing_read(99, FIRST, FIRST + 5), add(FIRST + 2)]
     peer.send([b"".join(chunk)], wait=False)
-    for run, request, waiter, tag in late:
+    for run, request, callback, tag in late:
         server.storage.put_run(
-            run, request.body_crc, lac=NO_ENTRY, token=0, recovery=False, sink=waiter, tag=tag
+            run, request.body_crc, lac=NO_ENTRY, token=0, recovery=False, callback=callback, tag=tag
         )
     peer.bookie.inside(server.ledgers.flush)
     peer.wait()

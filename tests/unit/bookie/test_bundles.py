@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX
+from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import LedgerId
@@ -202,7 +202,7 @@ def test_a_failed_sync_of_the_second_group_is_the_answer_to_its_runs_only(peer: 
 
 
 def test_followed_ledgers_are_marked_each_in_its_part(peer: Peer) -> None:
-    peer.bookie.server.ledgers.followers.saw(GOOD.ledger_id)
+    peer.bookie.server.ledgers.followers.polled(GOOD.ledger_id)
     peer.send([both(FIRST)])
     assert parts_of(peer.answers(), count=2) == [(0, 1, OK, 0), (1, 1, OK, native.FOLLOWED)]
 

@@ -55,7 +55,7 @@ def test_a_pass_comes_so_often_and_sooner_on_a_disk_that_is_full_or_will_be(
     tmp_path: Path, disk: Disk
 ) -> None:
     files, clock = FaultyFiles(), StepClock()
-    storage, sink = open_storage(files), Answers()
+    storage, callback = open_storage(files), Answers()
     cleaner = a_cleaner(tmp_path, storage, clock)
     clock.ms = 59_999
     assert not cleaner.is_due
@@ -73,7 +73,7 @@ def test_a_pass_comes_so_often_and_sooner_on_a_disk_that_is_full_or_will_be(
     assert not cleaner.is_due
     files.space = 0
     while storage.writable:
-        put(storage, make_run(1, 0, 0, payload=bytes(16_000)), sink)
+        put(storage, make_run(1, 0, 0, payload=bytes(16_000)), callback)
         settle(storage)
     assert cleaner.is_due
     cleaner.pass_begins()
@@ -84,14 +84,14 @@ def test_a_pass_comes_so_often_and_sooner_on_a_disk_that_is_full_or_will_be(
     assert cleaner.is_due
 
 
-def sparse_segments(storage: LedgerStorage, sink: Answers, count: int) -> None:
+def sparse_segments(storage: LedgerStorage, callback: Answers, count: int) -> None:
     """Segments in which a little lives of each of eight ledgers, and the rest is dead."""
     for number in range(count):
         for ledger_id in range(1, 9):
-            put(storage, make_run(ledger_id, number, number, payload=b"a" * 50), sink)
+            put(storage, make_run(ledger_id, number, number, payload=b"a" * 50), callback)
         settle(storage)
-        fill_oldest(storage, sink, max(storage.segments))
-    storage.delete(FILLER, 1 << 50, sink, None)
+        fill_oldest(storage, callback, max(storage.segments))
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
 
 
@@ -119,8 +119,8 @@ async def test_a_compaction_ends_when_the_next_pass_is_due_which_goes_on_with_it
 ) -> None:
     """It would have held up whatever else passes do, for as long as a large disk takes."""
     disk.free = 100
-    storage, sink = open_storage(FaultyFiles(), clock=HurriedClock(1_000_000)), Answers()
-    sparse_segments(storage, sink, 4)
+    storage, callback = open_storage(FaultyFiles(), clock=HurriedClock(1_000_000)), Answers()
+    sparse_segments(storage, callback, 4)
     clock = SlowClock()
     cleaner = a_cleaner(tmp_path, storage, clock)
 
@@ -141,13 +141,13 @@ async def test_a_disk_that_was_full_is_compacted_until_nothing_is_worth_it(
 ) -> None:
     """The first segment that comes back makes it writable; the others would wait a minute, and meanwhile it would be full again."""
     files, clock = FaultyFiles(), StepClock()
-    storage, sink = open_storage(files), Answers()
+    storage, callback = open_storage(files), Answers()
     cleaner = a_cleaner(tmp_path, storage, clock)
     disk.free = 30
     files.space = 6 * SMALL.segment_bytes
-    sparse_segments(storage, sink, 5)
+    sparse_segments(storage, callback, 5)
     while not storage.full:
-        put(storage, make_run(100, 0, 0, payload=bytes(12_000)), sink)
+        put(storage, make_run(100, 0, 0, payload=bytes(12_000)), callback)
         settle(storage)
     sparse = len(storage.segments)
     await a_pass(cleaner, storage)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.bookie.ledgers.record_reads import ReadOutcome, RecordReads
-from quire.bookie.ledgers.waiters import NO_ASKER
+from quire.bookie.ledgers.unknown_ledgers import NO_CLIENT
 from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
@@ -143,15 +143,15 @@ class InBookKeepersWords(OneBookie):
 
     def __init__(self, name: str, rules: BookieRules) -> None:
         super().__init__(opened(FaultyFiles()), rules=rules, name=name)
-        self.ledgers.unknown_ledgers.on_deleted = lambda _ledger_id, then, _asker: then(
+        self.ledgers.unknown_ledgers.on_deleted = lambda _ledger_id, callback, _asker: callback(
             rules.fence_of_deleted(has_no_record=False)
         )
 
     def fenced_lac(self, ledger_id: int) -> tuple[Answer, int]:
         answers: list[Answer] = []
         asked = self.request(Kind.READ_LAC, ledger_id, int(Flag.FENCE))
-        then = self.ledgers.unknown_ledgers.without_deleted(ledger_id, answers.append, NO_ASKER)
-        self.ledgers.fence_then(asked, then, NO_ASKER)
+        callback = self.ledgers.unknown_ledgers.without_deleted(ledger_id, answers.append, NO_CLIENT)
+        self.ledgers.fence(asked, callback, NO_CLIENT)
         self.settle()
         return answers[0], NO_ENTRY
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from quire.bookie.ledgers.waiters import SWEEPS, Followers
+from quire.bookie.ledgers.followers import SWEEPS, Followers
 
 LONG_S = 3600.0
 
@@ -40,7 +40,7 @@ async def test_a_wait_that_ends_by_time_leaves_nothing_behind():
 async def test_a_ledger_stays_followed_while_somebody_waits_and_a_moment_longer():
     def work():
         followers = Followers()
-        followers.saw(1)
+        followers.polled(1)
         followers.wait(1, 3, LONG_S, lambda: None)
         for _ in range(3 * SWEEPS):
             followers.sweep()

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from quire.bookie.ledgers.waiters import NO_SINK
 from quire.bookie.server import BookieServer
 from quire.client.member_lists import MemberLister
 from quire.client.repairing.ledger_repair import LedgerRepair
@@ -22,6 +21,7 @@ from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import AcceptedLoss, EntryRange
 from quire.core.ledger.replica import Replica
 from quire.metadata.memory import MemoryStore
+from quire.storage.segments.segment import NO_CALLBACK
 from support.small_cluster import SmallCluster, small_cluster
 from support.storage_disk import make_run
 
@@ -55,7 +55,13 @@ class At:
     def put(self, first: int, last: int) -> None:
         run = make_run(self.ledger_id, first, last)
         self.server.storage.put_run(
-            run, crc32c(run.body), lac=-1, token=self.record.token, recovery=True, sink=NO_SINK, tag=None
+            run,
+            crc32c(run.body),
+            lac=-1,
+            token=self.record.token,
+            recovery=True,
+            callback=NO_CALLBACK,
+            tag=None,
         )
         self.server.storage.flush()
 
@@ -115,7 +121,7 @@ async def test_a_replaced_bookie_drops_its_copies_at_the_second_look(at: At) -> 
 async def test_who_was_in_limbo_leaves_it_with_the_drop_and_is_fenced(at: At) -> None:
     facts = at.server.storage.facts(at.ledger_id)
     assert isinstance(facts, LedgerFacts)
-    at.server.storage.put_facts(replace(facts, limbo=Limbo(7), fenced=False), NO_SINK, None)
+    at.server.storage.put_facts(replace(facts, limbo=Limbo(7), fenced=False), NO_CALLBACK, None)
     await at.restart()
     await at.passes()
     assert at.ids() == []
@@ -182,7 +188,7 @@ async def test_an_accepted_loss_is_never_over_replicated(at: At) -> None:
 
 async def test_a_member_that_lacks_one_keeps_them_all(at: At) -> None:
     other = at.cluster.servers[at.record.fragments[0].ensemble[0]]
-    other.storage.drop(at.ledger_id, 3, 3, other.storage.last_lsn, NO_SINK, None)
+    other.storage.drop(at.ledger_id, 3, 3, other.storage.last_lsn, NO_CALLBACK, None)
     other.storage.flush()
     await at.passes(3)
     assert at.ids() == [*range(ENTRIES)]

@@ -52,7 +52,7 @@ async def test_a_machine_whose_fence_is_on_its_way_is_kept(
     ledgers, answers = at.server.ledgers, []
     key = master_key(b"secret")
     request = native.Request(Kind.READ_LAC, 3, 0, 1, 0, 1, 77, key, 0, -1, -1, 0, memoryview(b""))
-    ledgers.fence_then(request, answers.append)
+    ledgers.fence(request, answers.append)
     machine = ledgers._machines[1]
     for ledger_id in range(2, 9):
         ledgers._machine(ledger_id)

@@ -65,4 +65,4 @@ async def test_a_caller_that_fails_keeps_no_record_from_others(
         await both.wait()
     assert told == [1, 2]
     reads.close()
-    assert "telling of the record of ledger 1" in caplog.text
+    assert "a callback for the record of ledger 1 failed" in caplog.text

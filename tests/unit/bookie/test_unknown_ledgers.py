@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from quire.bookie.ledgers import record_reads, record_waits
-from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX
+from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer

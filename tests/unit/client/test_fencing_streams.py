@@ -17,7 +17,7 @@ from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, NoSuchStreamError, OutcomeUnknownError, StorageError
 from quire.core.ids import BookieId
-from quire.storage.segments.segment import Sink
+from quire.storage.segments.segment import WriteCallback
 from quire.wire.entry import NoOp
 from quire.wire.native_bodies import BY_ID
 from support.small_cluster import SmallCluster, small_cluster
@@ -245,12 +245,12 @@ class HeldAdds:
         self._add = server.ledgers.add
         server.ledgers.add = self._hold  # type: ignore[method-assign]
 
-    def _hold(self, request: Any, run: Any, waiter: Sink, tag: object) -> Answer:
+    def _hold(self, request: Any, run: Any, callback: WriteCallback, tag: object) -> Answer:
         said = self._said
 
         class Held:
             def stored(self, tag: Any, error: StorageError | None) -> None:
-                say = partial(waiter.stored, tag, error)
+                say = partial(callback.stored, tag, error)
                 say() if said is None else said.append(say)
 
         return self._add(request, run, Held(), tag)
@@ -305,9 +305,9 @@ async def test_an_answer_to_the_truncation_counts_when_it_comes_late(tmp_path, m
         ledgers = cluster.servers[slow].ledgers
         truncate, said = ledgers.truncate, []
 
-        def late(what: Any, request: Any, then: Any, asker: Any) -> None:
+        def late(what: Any, request: Any, callback: Any, client: Any) -> None:
             if not said:  # others it never answers
-                truncate(what, request, lambda *answer: said.append(partial(then, *answer)), asker)
+                truncate(what, request, lambda *answer: said.append(partial(callback, *answer)), client)
 
         monkeypatch.setattr(ledgers, "truncate", late)
         taking = asyncio.create_task(theirs.open_writer())

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from quire.bookie.ledgers.waiters import NO_SINK
 from quire.cli.ledger.ledger import recovered_text
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import BookieClient
@@ -31,6 +30,7 @@ from quire.core.errors import (
 from quire.core.ids import LedgerId
 from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.repair.effects import ReadRecord, RepairOutcome
+from quire.storage.segments.segment import NO_CALLBACK
 from support.small_cluster import SmallCluster, small_cluster
 from unit.client.test_reading import put, texts
 
@@ -110,11 +110,11 @@ async def test_a_recovery_says_which_bookies_had_not_acknowledged_when_it_closed
         await put(client, bookie, record, 0, texts(9))
     add_run = BookieClient.add_run
 
-    def unanswered(self, bookie, run, sink, tag, *args):
+    def unanswered(self, bookie, run, callback, tag, *args):
         if bookie != slow:
-            return add_run(self, bookie, run, sink, tag, *args)
+            return add_run(self, bookie, run, callback, tag, *args)
         if answer is not None:
-            asyncio.get_running_loop().call_soon(sink.add_answered, tag, answer)
+            asyncio.get_running_loop().call_soon(callback.add_answered, tag, answer)
         return True
 
     monkeypatch.setattr(BookieClient, "add_run", unanswered)
@@ -219,7 +219,7 @@ async def test_a_bookie_with_another_key_is_an_obstacle_and_not_a_negative(clust
         assert refused.answer is Answer.UNAUTHORISED, "the record has another key"
         # As a program before 0.2 took it, which did not read the record.
         storage = cluster.servers[bookie].storage
-        storage.put_facts(LedgerFacts(record.ledger_id, key=foreign.key), NO_SINK, None)
+        storage.put_facts(LedgerFacts(record.ledger_id, key=foreign.key), NO_CALLBACK, None)
     with pytest.raises(WrongPasswordError, match="another password"):
         await client.open_ledger(record.ledger_id)
 

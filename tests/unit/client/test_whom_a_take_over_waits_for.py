@@ -84,8 +84,8 @@ async def test_a_bookie_that_refuses_the_truncation_until_it_can_read_what_is_th
     refuses = await written(mine)
 
     def unreadable(_self: LedgerStorage, _ledger_id: int, *asked: object, **_options: object) -> None:
-        *_, sink, tag = asked
-        sink.stored(tag, StorageError("a footer cannot be read"))  # type: ignore[attr-defined]
+        *_, callback, tag = asked
+        callback.stored(tag, StorageError("a footer cannot be read"))  # type: ignore[attr-defined]
 
     with pytest.MonkeyPatch.context() as patch:
         storage = cluster.servers[refuses].storage

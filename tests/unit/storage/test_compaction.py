@@ -44,15 +44,15 @@ def payloads(storage: LedgerStorage, ledger_id: int, last: int) -> dict[int, Any
 
 def a_sparse_segment(files: FaultyFiles, *, kept: int = 1) -> tuple[LedgerStorage, Answers, int]:
     """A sealed segment in which entries 0..9 of some ledgers live, and much of a deleted one lies."""
-    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    storage, callback = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
     for ledger_id in range(1, kept + 1):
-        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20, token=7), sink, None)
-        put(storage, make_run(ledger_id, 0, 9, payload=b"a" * 50), sink, lac=4)
+        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20, token=7), callback, None)
+        put(storage, make_run(ledger_id, 0, 9, payload=b"a" * 50), callback, lac=4)
         settle(storage)
-    first = fill_oldest(storage, sink)
-    storage.delete(FILLER, 1 << 50, sink, None)
+    first = fill_oldest(storage, callback)
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
-    return storage, sink, first
+    return storage, callback, first
 
 
 def compact(storage: LedgerStorage) -> int:
@@ -103,7 +103,7 @@ def test_a_sparse_segment_is_relocated_and_given_back_and_the_same_is_there_afte
 
 def test_a_segment_is_measured_again_only_when_less_lives_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that ends early goes on where it was: on a large disk it would measure all segments, and end again."""
-    storage, sink, first = a_sparse_segment(FaultyFiles(), kept=3)
+    storage, callback, first = a_sparse_segment(FaultyFiles(), kept=3)
     measured: list[int] = []
 
     def counting(files: SegmentFiles, segment: Segment) -> Iterator[DirectoryEntry]:
@@ -115,7 +115,7 @@ def test_a_segment_is_measured_again_only_when_less_lives_in_it(monkeypatch: pyt
         run_through(storage.housekeeping.compact_slices(0.0, None, lambda: True))
         assert measured.count(first) == times
         assert first in storage.segments
-    storage.delete(1, 1 << 50, sink, None)
+    storage.delete(1, 1 << 50, callback, None)
     settle(storage)
     assert compact(storage) == 1
     assert measured.count(first) == 6
@@ -124,9 +124,9 @@ def test_a_segment_is_measured_again_only_when_less_lives_in_it(monkeypatch: pyt
 
 def test_what_is_put_between_two_slices_wins_over_what_is_relocated_after_it() -> None:
     files = FaultyFiles()
-    storage, sink, _ = a_sparse_segment(files, kept=2)
+    storage, callback, _ = a_sparse_segment(files, kept=2)
     put(
-        storage, make_run(2, 20, 20, payload=b"n"), sink
+        storage, make_run(2, 20, 20, payload=b"n"), callback
     )  # the runs of ledger 2 are two pieces with a pause between
     steps = storage.housekeeping.compact_slices(0.0)
     relocated = 0
@@ -135,7 +135,7 @@ def test_what_is_put_between_two_slices_wins_over_what_is_relocated_after_it() -
         before, relocated = relocated, storage.statistics()["carried_bytes"]
         if relocated > before and put_at < 0:
             put(
-                storage, make_run(2, 3, 4, payload=b"n"), sink
+                storage, make_run(2, 3, 4, payload=b"n"), callback
             )  # ledger 2 has not had its turn, or is in the middle of it
             put_at = number
         if next(steps, "over") == "over":
@@ -183,7 +183,7 @@ def test_a_damaged_run_is_relocated_as_far_as_it_verifies_and_the_rest_stays_kno
     *, table: bool
 ) -> None:
     files = FaultyFiles()
-    storage, sink, first = a_sparse_segment(files, kept=2)
+    storage, callback, first = a_sparse_segment(files, kept=2)
     turned(files, storage, 2, 70 if table else 400)  # of the run's table, or in the middle of an entry
     assert compact(storage) == 1
     assert first not in storage.segments
@@ -203,15 +203,17 @@ def test_a_damaged_run_is_relocated_as_far_as_it_verifies_and_the_rest_stays_kno
         storage = open_storage(files)
     # It goes on from segment to segment, until it is put back.
     while files.segments() and len(storage.segments) < 3:
-        put(storage, make_run(FILLER + 1, storage.last_lsn, storage.last_lsn, payload=bytes(12_000)), sink)
+        put(
+            storage, make_run(FILLER + 1, storage.last_lsn, storage.last_lsn, payload=bytes(12_000)), callback
+        )
         settle(storage)
-    storage.delete(FILLER + 1, 1 << 50, sink, None)
+    storage.delete(FILLER + 1, 1 << 50, callback, None)
     settle(storage)
     before = set(storage.segments)
     assert compact(storage) >= 1
     assert before - set(storage.segments)
     assert payloads(storage, 2, 20) == left
-    put(storage, make_run(2, 0, 9, payload=b"r"), sink, recovery=True)
+    put(storage, make_run(2, 0, 9, payload=b"r"), callback, recovery=True)
     settle(storage)
     assert payloads(storage, 2, 20) == dict.fromkeys(range(10), b"r")
     assert storage.damages.kept == []
@@ -227,12 +229,12 @@ def without_type(run: RunView) -> RunView:
 
 def test_a_damaged_run_of_an_unknown_digest_is_damaged_as_a_whole_and_holds_nothing_up() -> None:
     files = FaultyFiles()
-    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    storage, callback = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
     for ledger_id in (1, 2):
-        put(storage, without_type(make_run(ledger_id, 0, 9, payload=b"a" * 50)), sink)
+        put(storage, without_type(make_run(ledger_id, 0, 9, payload=b"a" * 50)), callback)
         settle(storage)
-    first = fill_oldest(storage, sink)
-    storage.delete(FILLER, 1 << 50, sink, None)
+    first = fill_oldest(storage, callback)
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
     turned(files, storage, 2, 400)
     assert compact(storage) == 1
@@ -248,16 +250,16 @@ def test_a_segment_of_which_compaction_fails_is_put_aside_and_does_not_hold_up_t
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     files = FaultyFiles()
-    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    storage, callback = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
     strange = make_run(1, 0, 9)
     strange.body = bytes(len(strange.body))  # its checksum is right, and it is no run
-    put(storage, strange, sink)
+    put(storage, strange, callback)
     settle(storage)
-    first = fill_oldest(storage, sink)
-    put(storage, make_run(2, 0, 9, payload=b"a" * 50), sink)
+    first = fill_oldest(storage, callback)
+    put(storage, make_run(2, 0, 9, payload=b"a" * 50), callback)
     settle(storage)
-    second = fill_oldest(storage, sink, max(storage.segments))
-    storage.delete(FILLER, 1 << 50, sink, None)
+    second = fill_oldest(storage, callback, max(storage.segments))
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
     assert compact(storage) == 1
     assert compact(storage) == 0
@@ -273,16 +275,16 @@ def test_one_of_several_segments_that_cannot_be_compacted_does_not_hold_up_the_o
     caplog: pytest.LogCaptureFixture, strange: int
 ) -> None:
     files = FaultyFiles()
-    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    storage, callback = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
     firsts = []
     for number in range(3):
         run = make_run(1 + number, 0, 9, payload=b"a" * 50)
         if number == strange:
             run.body = bytes(len(run.body))  # its checksum is right, and it is no run
-        put(storage, run, sink)
+        put(storage, run, callback)
         settle(storage)
-        firsts.append(fill_oldest(storage, sink, max(storage.segments)))
-    storage.delete(FILLER, 1 << 50, sink, None)
+        firsts.append(fill_oldest(storage, callback, max(storage.segments)))
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
     assert run_through(storage.housekeeping.compact_slices(0.0, 1 << 30)) == 2
     storage.housekeeping.reclaim()
@@ -297,10 +299,10 @@ def test_one_of_several_segments_that_cannot_be_compacted_does_not_hold_up_the_o
 
 def test_damage_is_forgotten_with_what_it_is_about() -> None:
     files = FaultyFiles()
-    storage, sink, _ = a_sparse_segment(files, kept=2)
+    storage, callback, _ = a_sparse_segment(files, kept=2)
     turned(files, storage, 2, 400)
     assert compact(storage) == 1
-    storage.drop(2, 0, 9, storage.last_lsn, sink, None)
+    storage.drop(2, 0, 9, storage.last_lsn, callback, None)
     settle(storage)
     assert storage.damages.kept == []
     assert payloads(storage, 2, 20) == {}
@@ -311,12 +313,12 @@ def test_damage_is_forgotten_with_what_it_is_about() -> None:
 def test_a_segment_of_small_ledgers_that_all_live_is_not_compacted() -> None:
     """Headers, states and rows are several times their entries: nothing came back, and a full disk went on for ever."""
     files = FaultyFiles()
-    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    storage, callback = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
     first = min(storage.segments)
     ledger_id = 1
     while storage.segments[first].trailer is None:
-        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20), sink, None)
-        put(storage, make_run(ledger_id, 0, 0, payload=b"a" * 60), sink)
+        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20), callback, None)
+        put(storage, make_run(ledger_id, 0, 0, payload=b"a" * 60), callback)
         ledger_id += 1
         if ledger_id % 60 == 0:
             settle(storage)
@@ -324,7 +326,7 @@ def test_a_segment_of_small_ledgers_that_all_live_is_not_compacted() -> None:
     assert first in storage.segments
     for one in range(1, ledger_id, 8):
         for other in range(one, min(one + 7, ledger_id)):
-            storage.delete(other, 1 << 50, sink, None)
+            storage.delete(other, 1 << 50, callback, None)
     settle(storage)
     assert compact(storage) == 1
     assert first not in storage.segments
@@ -334,14 +336,14 @@ def test_what_was_put_into_larger_segments_is_relocated_in_parts_into_smaller_on
     """The bookie was started with another size: a run may be longer than a segment now, and an entry as well."""
     files = FaultyFiles()
     large = replace(SMALL, segment_bytes=1024 * 1024, group_bytes_max=512 * 1024)
-    storage, sink = open_storage(files, large, clock=HurriedClock(1_000_000)), Answers()
-    put(storage, make_run(1, 0, 29, payload=b"a" * 10_000), sink)
-    put(storage, make_run(2, 0, 0, payload=b"b" * 200_000), sink)
+    storage, callback = open_storage(files, large, clock=HurriedClock(1_000_000)), Answers()
+    put(storage, make_run(1, 0, 29, payload=b"a" * 10_000), callback)
+    put(storage, make_run(2, 0, 0, payload=b"b" * 200_000), callback)
     settle(storage)
-    first = fill_oldest(storage, sink)
-    put(storage, make_run(3, 0, 9, payload=b"c" * 100), sink)
+    first = fill_oldest(storage, callback)
+    put(storage, make_run(3, 0, 9, payload=b"c" * 100), callback)
     settle(storage)
-    storage.delete(FILLER, 1 << 50, sink, None)
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
     storage.close()
     storage = open_storage(files, clock=HurriedClock(1_000_000))
@@ -349,7 +351,7 @@ def test_what_was_put_into_larger_segments_is_relocated_in_parts_into_smaller_on
     assert first in storage.segments, "an entry of it is longer than a segment is now"
     assert payloads(storage, 1, 40) == dict.fromkeys(range(30), b"a")
     assert payloads(storage, 2, 1) == {0: b"b"}
-    storage.delete(2, 1 << 50, sink, None)
+    storage.delete(2, 1 << 50, callback, None)
     settle(storage)
     compact(storage)
     assert first not in storage.segments
@@ -362,7 +364,7 @@ def test_what_was_put_into_larger_segments_is_relocated_in_parts_into_smaller_on
 
 def test_a_drop_up_to_an_lsn_reaches_what_was_relocated_since() -> None:
     files = FaultyFiles()
-    storage, sink, _ = a_sparse_segment(files)
+    storage, callback, _ = a_sparse_segment(files)
     assert compact(storage) == 1
     relocated = next(record for record in storage.scan() if record.ledger_id == 1 and record.kind == 0x81)
     through = relocated.lsn
@@ -371,16 +373,16 @@ def test_a_drop_up_to_an_lsn_reaches_what_was_relocated_since() -> None:
     number = 1000
     current = max(storage.segments)
     while storage.segments[current].trailer is None:
-        put(storage, make_run(FILLER + 1, number, number, payload=bytes(12_000)), sink)
+        put(storage, make_run(FILLER + 1, number, number, payload=bytes(12_000)), callback)
         settle(storage)
         number += 1
     assert not storage.written_since(1, through)
-    storage.drop(1, 2, 5, through, sink, "drop")
+    storage.drop(1, 2, 5, through, callback, "drop")
     settle(storage)
-    assert ("drop", None) in sink.told
+    assert ("drop", None) in callback.told
     left = dict.fromkeys([0, 1, 6, 7, 8, 9], b"a")
     assert payloads(storage, 1, 20) == left
-    storage.drop(1, 0, 9, through, sink, "rest")
+    storage.drop(1, 0, 9, through, callback, "rest")
     settle(storage)
     assert payloads(storage, 1, 20) == {}
     assert storage.last_entry(1) == -1
@@ -392,15 +394,15 @@ def test_a_drop_up_to_an_lsn_reaches_what_was_relocated_since() -> None:
 
 def test_a_full_disk_is_compacted_into_its_reserve_and_takes_adds_again() -> None:
     files = FaultyFiles()
-    storage, sink = open_storage(files), Answers()
+    storage, callback = open_storage(files), Answers()
     files.space = 8 * 128 * 1024
     number = 0
     while storage.writable:
-        put(storage, make_run(1 + number % 2, number, number, payload=bytes(6_000)), sink)
+        put(storage, make_run(1 + number % 2, number, number, payload=bytes(6_000)), callback)
         settle(storage)
         number += 1
     assert storage.full
-    storage.drop(1, 0, (1 << 63) - 1, storage.last_lsn, sink, "half")
+    storage.drop(1, 0, (1 << 63) - 1, storage.last_lsn, callback, "half")
     settle(storage)
     assert storage.housekeeping.reclaim() == 0, "half of every segment lives"
     for _ in range(20):

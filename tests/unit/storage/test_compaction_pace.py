@@ -83,7 +83,7 @@ def driven(held: Held, what: str, steps: Generator[None, None, int], worker: Ste
 def test_no_step_of_compaction_holds_the_loop() -> None:
     ledgers = rounds(3_000, 200_000)
     segment_bytes = 16 * MIB if FULL else MIB
-    worker, sink = StepWorker(), Answers()
+    worker, callback = StepWorker(), Answers()
     storage = LedgerStorage.open(
         "/bookie", StorageConfig(segment_bytes=segment_bytes), IDENTITY, files=MemoryFiles(), worker=worker,
         clock=RealClock(), chance=random.Random(7),
@@ -91,16 +91,18 @@ def test_no_step_of_compaction_holds_the_loop() -> None:
     filled = 0
     for ledger_id in range(1_000, 1_000 + ledgers):
         if not ledger_id % 30:
-            storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20, token=ledger_id, fenced=True), sink, None)
-        put(storage, make_run(ledger_id, 0, 0, payload=b"a" * 100), sink)
+            storage.put_facts(
+                LedgerFacts(ledger_id, key=b"k" * 20, token=ledger_id, fenced=True), callback, None
+            )
+        put(storage, make_run(ledger_id, 0, 0, payload=b"a" * 100), callback)
         if not ledger_id % 10:
-            put(storage, make_run(FILLER, filled, filled, payload=bytes(12_000)), sink)
+            put(storage, make_run(FILLER, filled, filled, payload=bytes(12_000)), callback)
             filled += 1
         if not ledger_id % 500:
             settle(storage)
-            sink.told.clear()
+            callback.told.clear()
     settle(storage)
-    storage.delete(FILLER, 1 << 50, sink, None)
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
     before = storage.statistics()
     held = Held()

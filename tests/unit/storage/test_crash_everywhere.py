@@ -140,12 +140,12 @@ def test_limbo_after_a_torn_write_survives_until_it_is_cleared() -> None:
     limbo = 0
     for seed in range(60):
         files = FaultyFiles(direct=False, seed=seed)
-        sink = Answers()
+        callback = Answers()
         storage = open_storage(files)
         for ledger_id in (1, 2):
-            storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20), sink, None)
+            storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20), callback, None)
         settle(storage)
-        put(storage, make_run(1, 0, 30), sink)
+        put(storage, make_run(1, 0, 30), callback)
         files.stop_at = files.steps + 1
         with pytest.raises(Stopped):
             storage.flush()
@@ -162,7 +162,7 @@ def test_limbo_after_a_torn_write_survives_until_it_is_cleared() -> None:
             facts = third.facts(1)
             assert facts is not None
             assert facts.in_limbo
-            third.put_facts(LedgerFacts(1, key=b"k" * 20, fenced=True), sink, None)
+            third.put_facts(LedgerFacts(1, key=b"k" * 20, fenced=True), callback, None)
             settle(third)
             third.close(clean=bool(seed & 1))
             facts = open_storage(after if seed & 1 else after.crash()).facts(1)

@@ -69,18 +69,18 @@ def test_a_table_larger_than_the_cache_is_built_once(monkeypatch: pytest.MonkeyP
         return table_of(rows)
 
     monkeypatch.setattr(reading, "table_of", counted)
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files, replace(SMALL, footer_cache_bytes_max=1024))
     for entry_id in (*range(100), 50):
-        put(storage, make_run(1, entry_id, entry_id, payload=b"p"), sink)
+        put(storage, make_run(1, entry_id, entry_id, payload=b"p"), callback)
     settle(storage)
-    first = fill_oldest(storage, sink)
+    first = fill_oldest(storage, callback)
     for entry_id in range(20):
         assert read_all(storage, 1, entry_id, entry_id) == {entry_id: b"p/%d" % entry_id}
     assert len(built) == 1
     assert storage.statistics()["footer_cache_bytes"] > 1024
     for ledger_id in (1, FILLER):
-        storage.delete(ledger_id, 1 << 50, sink, None)
+        storage.delete(ledger_id, 1 << 50, callback, None)
     settle(storage)
     assert storage.housekeeping.reclaim() == 1
     settle(storage)

@@ -18,10 +18,10 @@ TAKE_OVERS = 3 * DEAD_RANGES_MAX
 
 
 def truncate(storage: LedgerStorage, first: int, term: int, **only: int) -> str | None:
-    sink = Answers()
-    storage.truncate(1, first, term, sink, "truncate", **only)
+    callback = Answers()
+    storage.truncate(1, first, term, callback, "truncate", **only)
     settle(storage)
-    [(_, error)] = sink.told
+    [(_, error)] = callback.told
     return None if error is None else str(error)
 
 

@@ -14,34 +14,34 @@ BODY = bytes(15_100)
 
 def a_full_disk(files: FaultyFiles) -> tuple[LedgerStorage, int]:
     """Two ledgers take turns until the disk is full; with the number of entries that were stored."""
-    storage, sink, number = open_storage(files), Answers(), 0
+    storage, callback, number = open_storage(files), Answers(), 0
     files.space = 8 * SMALL.segment_bytes
     while storage.writable:
-        put(storage, make_run(1 + number % 2, number, number, payload=BODY), sink, number)
+        put(storage, make_run(1 + number % 2, number, number, payload=BODY), callback, number)
         settle(storage)
         number += 1
-    return storage, len(sink.ok)
+    return storage, len(callback.ok)
 
 
 def recovered(storage: LedgerStorage, ledger_id: int) -> int:
     """How many recovery adds are taken until one is refused."""
-    sink, number = Answers(), 0
-    while len(sink.ok) == number:
-        put(storage, make_run(ledger_id, number, number, payload=BODY), sink, number, recovery=True)
+    callback, number = Answers(), 0
+    while len(callback.ok) == number:
+        put(storage, make_run(ledger_id, number, number, payload=BODY), callback, number, recovery=True)
         settle(storage)
         number += 1
-    assert isinstance(sink.told[-1][1], DiskFullError)
+    assert isinstance(callback.told[-1][1], DiskFullError)
     return number - 1
 
 
 def fenced(storage: LedgerStorage, first: int) -> int:
     """How many ledgers are fenced until one is refused."""
-    sink, number = Answers(), 0
-    while len(sink.ok) == number:
-        storage.put_facts(LedgerFacts(first + number, b"k" * 20, fenced=True), sink, number)
+    callback, number = Answers(), 0
+    while len(callback.ok) == number:
+        storage.put_facts(LedgerFacts(first + number, b"k" * 20, fenced=True), callback, number)
         settle(storage)
         number += 1
-    assert isinstance(sink.told[-1][1], DiskFullError)
+    assert isinstance(callback.told[-1][1], DiskFullError)
     return number - 1
 
 
@@ -65,11 +65,11 @@ def test_recovery_adds_leave_room_for_fences_and_both_for_deletions() -> None:
     added = recovered(storage, 3)
     assert added >= 3
     assert fenced(storage, 1000) > 10  # each is a block
-    sink = Answers()
-    storage.delete(1, 1 << 50, sink, "delete")
-    storage.drop(2, 0, 1, storage.last_lsn, sink, "drop")
+    callback = Answers()
+    storage.delete(1, 1 << 50, callback, "delete")
+    storage.drop(2, 0, 1, storage.last_lsn, callback, "drop")
     settle(storage)
-    assert sink.ok == ["delete", "drop"]
+    assert callback.ok == ["delete", "drop"]
     for _ in range(10):
         given_back(storage)
     assert not storage.full
@@ -86,16 +86,16 @@ def test_a_segment_is_retired_when_deletions_have_used_what_they_may() -> None:
     files = FaultyFiles()
     storage, _ = a_full_disk(files)
     fenced(storage, 1000)
-    sink, number = Answers(), 0
+    callback, number = Answers(), 0
     storage.delete(1, 1 << 50, Answers(), None)
     storage.delete(2, 1 << 50, Answers(), None)
-    while len(sink.ok) == number:
-        storage.delete(100_000 + number, 1 << 50, sink, number)
+    while len(callback.ok) == number:
+        storage.delete(100_000 + number, 1 << 50, callback, number)
         settle(storage)
         number += 1
     assert number > 20
     fenced(storage, 2000)
-    assert isinstance(sink.told[-1][1], DiskFullError)
+    assert isinstance(callback.told[-1][1], DiskFullError)
     in_use = len(storage.segments)
     assert given_back(storage) > 0
     assert len(storage.segments) < in_use
@@ -105,12 +105,12 @@ def test_a_segment_is_retired_when_deletions_have_used_what_they_may() -> None:
 def test_compaction_gives_back_before_it_has_filled_the_disk() -> None:
     """It relocated whatever was worth it first: adds were refused in a pass that was to make room for them."""
     files = FaultyFiles()
-    storage, sink, number = open_storage(files, clock=HurriedClock(1_000_000)), Answers(), 0
+    storage, callback, number = open_storage(files, clock=HurriedClock(1_000_000)), Answers(), 0
     while len(storage.segments) < 22:
-        put(storage, make_run(1 + number % 2, number, number, payload=bytes(6_000)), sink)
+        put(storage, make_run(1 + number % 2, number, number, payload=bytes(6_000)), callback)
         settle(storage)
         number += 1
-    storage.drop(1, 0, (1 << 63) - 1, storage.last_lsn, sink, None)
+    storage.drop(1, 0, (1 << 63) - 1, storage.last_lsn, callback, None)
     settle(storage)
     disk_bytes = 30 * SMALL.segment_bytes
     used = (len(storage.segments) + len(storage._files.spares)) * SMALL.segment_bytes

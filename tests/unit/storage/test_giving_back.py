@@ -50,14 +50,14 @@ def files(monkeypatch: pytest.MonkeyPatch) -> FaultyFiles:
 def with_dead_segments(files: FaultyFiles, count: int) -> tuple[LedgerStorage, StepWorker]:
     """So many segments hold a deleted ledger only; there are as many spares as are kept."""
     worker = StepWorker()
-    storage, sink = open_storage(files, worker=worker, clock=StepClock(1_000_000)), Answers()
+    storage, callback = open_storage(files, worker=worker, clock=StepClock(1_000_000)), Answers()
     number = 0
     while len(storage.segments) <= count:
-        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
+        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), callback)
         settle(storage)
         number += 1
     storage._files.make_spares(SMALL.spares_max)
-    storage.delete(FILLER, 1 << 50, sink, None)
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
     return storage, worker
 
@@ -92,16 +92,16 @@ def test_a_file_goes_in_parts_with_a_rest_after_each(files: FaultyFiles) -> None
 
 def test_what_is_retired_during_a_rest_does_not_cut_it_short(files: FaultyFiles) -> None:
     storage, worker = with_dead_segments(files, 1)
-    paused, sink = Paused(storage, worker), Answers()
+    paused, callback = Paused(storage, worker), Answers()
     assert storage.housekeeping.reclaim() == 1
     paused.settle()
     before, count = sizes(files), len(storage.segments)
     number = 0
     while len(storage.segments) <= count:
-        put(storage, make_run(FILLER + 1, number, number, payload=bytes(12_000)), sink)
+        put(storage, make_run(FILLER + 1, number, number, payload=bytes(12_000)), callback)
         paused.settle()
         number += 1
-    storage.delete(FILLER + 1, 1 << 50, sink, None)
+    storage.delete(FILLER + 1, 1 << 50, callback, None)
     paused.settle()
     storage._files.make_spares(SMALL.spares_max)
     assert storage.housekeeping.reclaim()

@@ -62,10 +62,10 @@ def test_spans_are_found_by_bisection(
 
 
 def test_a_read_with_a_far_end_asks_for_the_footers_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files)
     for number in range(80):
-        put(storage, make_run(1, number, number, payload=bytes(60_000)), sink)
+        put(storage, make_run(1, number, number, payload=bytes(60_000)), callback)
         settle(storage)
     storage.close()
     storage = open_storage(files)
@@ -101,14 +101,14 @@ def full_segment(files: FaultyFiles, worker: StepWorker) -> LedgerStorage:
     storage = open_storage(
         files, StorageConfig(segment_bytes=MIB, recent_bytes_max=0), worker=worker, clock=HurriedClock()
     )
-    sink = Answers()
+    callback = Answers()
     for ledger_id in LEDGERS:
-        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20), sink, None)
-        put(storage, make_run(ledger_id, 0, 0), sink)
+        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20), callback, None)
+        put(storage, make_run(ledger_id, 0, 0), callback)
     settle(storage)
     number = 0
     while len(storage.segments) == 1:
-        put(storage, make_run(9999, number, number, payload=bytes(10_000)), sink)
+        put(storage, make_run(9999, number, number, payload=bytes(10_000)), callback)
         number += 1
     storage.flush()
     for _ in range(3):  # the group that opens the next segment, its spare, the footer
@@ -125,7 +125,7 @@ def steps(worker: StepWorker) -> Iterator[None]:
 
 
 def test_a_segment_of_many_ledgers_is_taken_up_in_slices_and_anything_may_happen_there() -> None:
-    files, worker, sink = FaultyFiles(), StepWorker(), Answers()
+    files, worker, callback = FaultyFiles(), StepWorker(), Answers()
     storage = full_segment(files, worker)
     segment = storage.segments[1]
     assert segment.trailer is None
@@ -136,7 +136,7 @@ def test_a_segment_of_many_ledgers_is_taken_up_in_slices_and_anything_may_happen
         turns += 1
         ledger_id = chance.choice(LEDGERS)
         if ledger_id not in deleted and chance.getrandbits(1):
-            storage.delete(ledger_id, 10**15, sink, None)
+            storage.delete(ledger_id, 10**15, callback, None)
             storage.flush()
             deleted.add(ledger_id)
         other = chance.choice(LEDGERS)
@@ -155,7 +155,7 @@ def test_a_segment_of_many_ledgers_is_taken_up_in_slices_and_anything_may_happen
         assert len(read_all(storage, ledger_id, 0, 0)) == (ledger_id not in deleted)
     for ledger_id in (*LEDGERS, 9999):
         if ledger_id not in deleted:
-            storage.delete(ledger_id, 10**15, sink, None)
+            storage.delete(ledger_id, 10**15, callback, None)
     settle(storage)
     assert segment.live == 0
     storage.close()
@@ -188,7 +188,7 @@ def rotten(files: FaultyFiles, worker: StepWorker) -> tuple[LedgerStorage, int]:
 
 
 def test_records_are_read_again_beside_the_loop_a_group_at_a_time() -> None:
-    files, worker, sink = FaultyFiles(), StepWorker(), Answers()
+    files, worker, callback = FaultyFiles(), StepWorker(), Answers()
     storage, _ = rotten(files, worker)
     assert storage.read(5, 0, 0, 1).unknown == [(0, 0)]
     assert storage.read(6, 0, 0, 1).unknown == [(0, 0)]
@@ -197,11 +197,11 @@ def test_records_are_read_again_beside_the_loop_a_group_at_a_time() -> None:
     groups = turns = 0
     for _ in steps(worker):
         turns += 1
-        put(storage, make_run(7777, turns, turns), sink)
+        put(storage, make_run(7777, turns, turns), callback)
         storage.flush()
         groups += bool(storage.read(5, 0, 0, 1).unknown)
         if turns == 5:
-            storage.delete(7, 10**15, sink, None)
+            storage.delete(7, 10**15, callback, None)
         if turns > 500:
             break
     assert groups > 3, "it takes several turns"
@@ -217,12 +217,12 @@ def test_records_are_read_again_beside_the_loop_a_group_at_a_time() -> None:
 
 
 def test_a_segment_that_is_given_back_meanwhile_stays_so() -> None:
-    files, worker, sink = FaultyFiles(), StepWorker(), Answers()
+    files, worker, callback = FaultyFiles(), StepWorker(), Answers()
     storage, _ = rotten(files, worker)
     settle(storage)
     assert storage.read(5, 0, 0, 1).unknown
     for ledger_id in (*LEDGERS, 9999):
-        storage.delete(ledger_id, 1, sink, None)
+        storage.delete(ledger_id, 1, callback, None)
     storage._journal.flush()
     storage.housekeeping.reclaim()
     settle(storage)

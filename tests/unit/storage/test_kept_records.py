@@ -19,11 +19,11 @@ KEY = b"k" * 20
 COPY = bodies.RECORD_COPY.struct.pack(4, 1_000) + b"the record of ledger 9"
 
 
-def fill(storage: LedgerStorage, ledger_id: int, sink: Answers) -> None:
+def fill(storage: LedgerStorage, ledger_id: int, callback: Answers) -> None:
     """Entries of a ledger in several segments."""
-    storage.put_facts(LedgerFacts(ledger_id, key=KEY), sink, None)
+    storage.put_facts(LedgerFacts(ledger_id, key=KEY), callback, None)
     for first in range(0, 120, 10):
-        put(storage, make_run(ledger_id, first, first + 9, payload=b"x" * 1500), sink, lac=first - 1)
+        put(storage, make_run(ledger_id, first, first + 9, payload=b"x" * 1500), callback, lac=first - 1)
         settle(storage)
 
 
@@ -33,9 +33,9 @@ def read(storage: LedgerStorage, kind: int, ledger_id: int) -> bytes | None:
     return None if location is None else storage.kept._read(*location)
 
 
-def reclaim(storage: LedgerStorage, ledger_id: int, sink: Answers) -> None:
+def reclaim(storage: LedgerStorage, ledger_id: int, callback: Answers) -> None:
     """Delete a ledger, and give back the segments that held nothing else."""
-    storage.delete(ledger_id, 10**15, sink, None)
+    storage.delete(ledger_id, 10**15, callback, None)
     settle(storage)
     assert storage.housekeeping.reclaim() > 0
     settle(storage)
@@ -44,15 +44,15 @@ def reclaim(storage: LedgerStorage, ledger_id: int, sink: Answers) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("kind", [SegmentRecordKind.RECORD_COPY, UNKNOWN_KIND])
 def test_a_kept_record_outlives_its_segment_and_starts(kind: int, clean: bool) -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files)
-    storage.put_facts(LedgerFacts(9, key=KEY), sink, None)
+    storage.put_facts(LedgerFacts(9, key=KEY), callback, None)
     storage.kept.put(kind, 9, b"older")
     storage.kept.put(kind, 9, COPY)
     storage.kept.put(kind, 8, b"of another")
-    fill(storage, 1, sink)
+    fill(storage, 1, callback)
     first = min(storage.segments)
-    reclaim(storage, 1, sink)
+    reclaim(storage, 1, callback)
     assert first not in storage.segments
     assert read(storage, kind, 9) == COPY
     for round_ in range(3):
@@ -60,23 +60,23 @@ def test_a_kept_record_outlives_its_segment_and_starts(kind: int, clean: bool) -
         storage = open_storage(files)
         assert read(storage, kind, 9) == COPY, round_
         assert read(storage, kind, 8) == b"of another"
-        fill(storage, 2 + round_, sink)
-        reclaim(storage, 2 + round_, sink)
+        fill(storage, 2 + round_, callback)
+        reclaim(storage, 2 + round_, callback)
     storage.close()
     assert not storage.damages.kept
 
 
 def test_a_newer_one_supersedes_and_a_deletion_ends_it() -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files)
-    storage.put_facts(LedgerFacts(9, key=KEY), sink, None)
+    storage.put_facts(LedgerFacts(9, key=KEY), callback, None)
     storage.kept.put(SegmentRecordKind.RECORD_COPY, 9, b"older")
     settle(storage)
     storage.close()
     storage = open_storage(files)
     storage.kept.put(SegmentRecordKind.RECORD_COPY, 9, COPY)
     assert read(storage, SegmentRecordKind.RECORD_COPY, 9) == COPY
-    storage.delete(9, 10**15, sink, None)
+    storage.delete(9, 10**15, callback, None)
     assert read(storage, SegmentRecordKind.RECORD_COPY, 9) is None
     storage.kept.put(SegmentRecordKind.RECORD_COPY, 7, b"seven")
     storage.close()
@@ -87,15 +87,15 @@ def test_a_newer_one_supersedes_and_a_deletion_ends_it() -> None:
 
 
 def test_a_kept_record_that_rotted_is_named_and_not_relocated() -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files)
     storage.kept.put(SegmentRecordKind.RECORD_COPY, 9, COPY)
-    fill(storage, 1, sink)
+    fill(storage, 1, callback)
     sequence, location = storage.kept._locations[9][SegmentRecordKind.RECORD_COPY]
     files.nodes[str(storage._files.path(sequence))].data[location.offset8 * 8 + 110] ^= 1
     assert read(storage, SegmentRecordKind.RECORD_COPY, 9) is None
     assert [damage.ledger_id for damage in storage.damages.kept] == [9]
-    reclaim(storage, 1, sink)
+    reclaim(storage, 1, callback)
     assert len(storage.kept) == 0
     assert storage.damages.kept == [], "its segment was given back"
     storage.close()
@@ -124,14 +124,14 @@ def test_a_kept_record_that_rotted_is_named_and_not_relocated() -> None:
 def test_a_record_in_the_middle_that_cannot_be_acted_on_refuses_the_directory(
     kind: int, body: bytes, what: str
 ) -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files)
-    put(storage, make_run(1, 0, 9), sink)
+    put(storage, make_run(1, 0, 9), callback)
     settle(storage)
     ledger_id = ALL_LEDGERS if kind in {SegmentRecordKind.UNNAMED_LIMBO, SegmentRecordKind.TOMBSTONES} else 1
     storage._journal.put(kind, ledger_id, body, crc32c(body), Space.STATE)
     settle(storage)
-    put(storage, make_run(1, 10, 19), sink)
+    put(storage, make_run(1, 10, 19), callback)
     settle(storage)
     storage.close()
     with pytest.raises(DamagedSegmentError, match=what) as told:
@@ -140,15 +140,15 @@ def test_a_record_in_the_middle_that_cannot_be_acted_on_refuses_the_directory(
 
 
 def test_packed_tombstones_keep_the_dead_dead() -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files)
     for ledger_id in (1, 2, 3):
-        put(storage, make_run(ledger_id, 0, 9), sink)
+        put(storage, make_run(ledger_id, 0, 9), callback)
     settle(storage)
     through = storage.durable_lsn
     body = bodies.encode_tombstones([(1, through), (3, through)])
     storage._journal.put(SegmentRecordKind.TOMBSTONES, ALL_LEDGERS, body, crc32c(body), Space.STATE)
-    put(storage, make_run(3, 20, 29), sink)
+    put(storage, make_run(3, 20, 29), callback)
     settle(storage)
     for clean in (True, False, True):
         storage.close(clean=clean)
@@ -160,9 +160,9 @@ def test_packed_tombstones_keep_the_dead_dead() -> None:
 
 
 def test_a_loss_without_a_name_is_remembered_after_it_was_settled() -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files)
-    fill(storage, 1, sink)
+    fill(storage, 1, callback)
     storage.close(clean=False)
     lost = sorted(files.segments())[0]
     del files.nodes[lost]
@@ -174,10 +174,10 @@ def test_a_loss_without_a_name_is_remembered_after_it_was_settled() -> None:
     assert facts is not None
     assert facts.limbo is not None
     assert facts.limbo.lsn == lost_at, "who ends the limbo names the start that began it"
-    storage.clear_unnamed_limbo(sink, None)
+    storage.clear_unnamed_limbo(callback, None)
     settle(storage)
     for number in (2, 3):
-        fill(storage, number, sink)
+        fill(storage, number, callback)
         storage.close()
         storage = open_storage(files)
         assert storage._states.unnamed_limbo.lost_at == lost_at

@@ -32,50 +32,50 @@ ON_WORKER = replace(BIG, inline_bytes_max=0)
 
 
 def test_stored_comes_after_the_sync_and_in_order() -> None:
-    files, worker, sink = FaultyFiles(), StepWorker(), Answers()
+    files, worker, callback = FaultyFiles(), StepWorker(), Answers()
     storage = open_storage(files, ON_WORKER, worker=worker)
     worker.finish()
     for number in range(3):
-        put(storage, make_run(1, number, number), sink, number)
-    assert sink.told == []
+        put(storage, make_run(1, number, number), callback, number)
+    assert callback.told == []
     storage.flush()
-    put(storage, make_run(1, 3, 3), sink, 3)
-    put(storage, make_run(1, 4, 4), sink, 4)
-    assert sink.told == []
+    put(storage, make_run(1, 3, 3), callback, 3)
+    put(storage, make_run(1, 4, 4), callback, 4)
+    assert callback.told == []
     assert storage.read(1, 0, 9, 1 << 20).conclusive_through == 9  # visible at once
     assert len(read_all(storage, 1, 0, 9)) == 5
     syncs = sum(line.startswith("sync 0") for line in files.log)
     worker.step()
-    assert sink.ok == [0, 1, 2]  # what came while the write ran is in the next group, already on its way
+    assert callback.ok == [0, 1, 2]  # what came while the write ran is in the next group, already on its way
     assert sum(line.startswith("sync 0") for line in files.log) == syncs + 1
     durable = storage.durable_lsn
     worker.finish()
-    assert sink.ok == [0, 1, 2, 3, 4]
+    assert callback.ok == [0, 1, 2, 3, 4]
     assert storage.durable_lsn == durable + 2
 
 
 def test_a_little_on_an_idle_disk_is_written_at_once() -> None:
-    worker, sink = StepWorker(), Answers()
+    worker, callback = StepWorker(), Answers()
     storage = open_storage(FaultyFiles(), BIG, worker=worker)
     worker.finish()
-    put(storage, make_run(1, 0, 0), sink, "small")
+    put(storage, make_run(1, 0, 0), callback, "small")
     storage.flush()
-    assert sink.ok == ["small"]
-    put(storage, make_run(1, 1, 1, payload=bytes(100_000)), sink, "large")
+    assert callback.ok == ["small"]
+    put(storage, make_run(1, 1, 1, payload=bytes(100_000)), callback, "large")
     storage.flush()
-    assert sink.ok == ["small"]
+    assert callback.ok == ["small"]
     worker.finish()
-    assert sink.ok == ["small", "large"]
+    assert callback.ok == ["small", "large"]
 
 
 def test_facts_and_entries_come_back_after_clean_and_unclean_stops() -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files)
     facts = LedgerFacts(5, key=b"k" * 20, token=9, digest_type=3, lac=4, explicit_lac=b"lac body")
-    storage.put_facts(facts, sink, None)
+    storage.put_facts(facts, callback, None)
     facts.fenced = True  # the caller's copy is its own
-    put(storage, make_run(5, 0, 9), sink, lac=7)
-    put(storage, make_run(5, 10, 12), sink, lac=9, recovery=True)
+    put(storage, make_run(5, 0, 9), callback, lac=7)
+    put(storage, make_run(5, 10, 12), callback, lac=9, recovery=True)
     settle(storage)
     for clean in (True, False, True):
         found = storage.facts(5)
@@ -92,43 +92,43 @@ def test_facts_and_entries_come_back_after_clean_and_unclean_stops() -> None:
 
 def test_what_was_put_and_not_flushed_is_written_by_a_clean_stop_only() -> None:
     for clean in (True, False):
-        files, sink = FaultyFiles(), Answers()
+        files, callback = FaultyFiles(), Answers()
         storage = open_storage(files)
-        put(storage, make_run(1, 0, 9), sink)
+        put(storage, make_run(1, 0, 9), callback)
         storage.close(clean=clean)
-        assert bool(sink.ok) == clean
+        assert bool(callback.ok) == clean
         assert len(read_all(open_storage(files), 1, 0, 9)) == (10 if clean else 0)
 
 
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("position", range(1, 26))
 def test_after_a_failed_write_or_sync_nothing_is_acknowledged_ever(position: int, direct: bool) -> None:
-    files, sink, worker = FaultyFiles(direct=direct), Answers(), StepWorker()
+    files, callback, worker = FaultyFiles(direct=direct), Answers(), StepWorker()
     storage = open_storage(files, worker=worker)
-    put(storage, make_run(1, 0, 4), sink, "before")
+    put(storage, make_run(1, 0, 4), callback, "before")
     settle(storage)
     files.fail_at = files.steps + position
     for number in range(30):
-        put(storage, make_run(1, 5 + number, 5 + number, payload=bytes(8000)), sink, number)
+        put(storage, make_run(1, 5 + number, 5 + number, payload=bytes(8000)), callback, number)
         storage.flush()
         worker.finish()
         if storage.failure is not None:
             break
     assert storage.failure is not None
     assert not storage.writable
-    acknowledged = set(sink.ok)
+    acknowledged = set(callback.ok)
     files.fail_at = None  # the disk behaves again: too late
-    put(storage, make_run(1, 100, 104), sink, "after")
-    storage.put_facts(LedgerFacts(2, fenced=True), sink, "fence")
-    storage.delete(1, 5, sink, "delete")
+    put(storage, make_run(1, 100, 104), callback, "after")
+    storage.put_facts(LedgerFacts(2, fenced=True), callback, "fence")
+    storage.delete(1, 5, callback, "delete")
     assert storage.housekeeping.reclaim() == 0
     storage.flush()
     worker.finish()
-    assert set(sink.ok) == acknowledged
-    errors = dict(sink.told)
+    assert set(callback.ok) == acknowledged
+    errors = dict(callback.told)
     assert all(isinstance(errors[tag], StorageError) for tag in ("after", "fence", "delete"))
-    assert [tag for tag, _ in sink.told] == [
-        "before", *(tag for tag, _ in sink.told[1:-3]), "after", "fence", "delete",
+    assert [tag for tag, _ in callback.told] == [
+        "before", *(tag for tag, _ in callback.told[1:-3]), "after", "fence", "delete",
     ]  # fmt: skip
     assert storage.in_limbo(1)
     assert storage.in_limbo(77)
@@ -141,15 +141,15 @@ def test_after_a_failed_write_or_sync_nothing_is_acknowledged_ever(position: int
 
 
 def test_a_full_disk_refuses_adds_and_nothing_else() -> None:
-    files, sink, clock = FaultyFiles(), Answers(), StepClock(1_000_000)
+    files, callback, clock = FaultyFiles(), Answers(), StepClock(1_000_000)
     files.space = 5 * SMALL.segment_bytes
     storage = open_storage(files, clock=clock)
     entry = -1
     while storage.writable:
         entry += 1
-        put(storage, make_run(1, entry, entry, payload=bytes(9000)), sink, entry)
+        put(storage, make_run(1, entry, entry, payload=bytes(9000)), callback, entry)
         settle(storage)
-    *stored, (refused, error) = sink.told
+    *stored, (refused, error) = callback.told
     assert isinstance(error, DiskFullError)
     assert [tag for tag, error in stored if error is None] == list(range(refused))
     # Fences, recovery adds and deletes go on, out of the reserve.
@@ -178,11 +178,11 @@ def test_a_full_disk_refuses_adds_and_nothing_else() -> None:
 
 
 def test_space_that_others_free_is_noticed_by_looking_now_and_then() -> None:
-    files, sink, clock = FaultyFiles(), Answers(), StepClock(1_000_000)
+    files, callback, clock = FaultyFiles(), Answers(), StepClock(1_000_000)
     files.space = 3 * SMALL.segment_bytes
     storage = open_storage(files, clock=clock)
     for number in range(40):
-        put(storage, make_run(1, number, number, payload=bytes(9000)), sink, number)
+        put(storage, make_run(1, number, number, payload=bytes(9000)), callback, number)
         settle(storage)
     assert not storage.writable
     files.space = 100 * SMALL.segment_bytes
@@ -192,37 +192,37 @@ def test_space_that_others_free_is_noticed_by_looking_now_and_then() -> None:
 
 
 def test_recovery_adds_never_take_the_last_spare() -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     files.space = 4 * SMALL.segment_bytes
     storage = open_storage(files)
     for number in range(80):
-        put(storage, make_run(1, number, number, payload=bytes(9000)), sink, number, recovery=True)
+        put(storage, make_run(1, number, number, payload=bytes(9000)), callback, number, recovery=True)
         settle(storage)
     assert storage.statistics()["spares"] == 1
-    assert isinstance(sink.told[-1][1], DiskFullError)
+    assert isinstance(callback.told[-1][1], DiskFullError)
     # Compaction's spare is still there for a start.
     storage.close(clean=False)
     again = open_storage(files)
-    assert len(read_all(again, 1, 0, 200)) == len(sink.ok)
+    assert len(read_all(again, 1, 0, 200)) == len(callback.ok)
 
 
 def test_a_run_too_large_for_a_segment_is_refused_and_one_that_fits_is_split_nowhere() -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files)
-    put(storage, make_run(1, 0, 0, payload=bytes(200_000)), sink, "large")
-    put(storage, make_run(1, 1, 1, payload=bytes(100_000)), sink, "fits")
+    put(storage, make_run(1, 0, 0, payload=bytes(200_000)), callback, "large")
+    put(storage, make_run(1, 1, 1, payload=bytes(100_000)), callback, "fits")
     settle(storage)
-    assert sink.ok == ["fits"]
-    assert "segment_bytes" in str(dict(sink.told)["large"])
+    assert callback.ok == ["fits"]
+    assert "segment_bytes" in str(dict(callback.told)["large"])
     assert storage.failure is None
     assert len(open_storage(files).held(1)) == 1
 
 
 def test_a_read_says_how_far_it_is_conclusive() -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files)
-    put(storage, make_run(1, 10, 19), sink)
-    put(storage, make_run(1, 30, 39), sink)
+    put(storage, make_run(1, 10, 19), callback)
+    put(storage, make_run(1, 30, 39), callback)
     settle(storage)
     held = storage.read(1, 0, 100, 1 << 20)
     assert (held.conclusive_through, held.unknown, len(held.runs)) == (100, [], 2)
@@ -240,9 +240,9 @@ def test_a_read_says_how_far_it_is_conclusive() -> None:
 
 
 def test_little_of_a_long_run_is_read_without_reading_it_all() -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files, BIG)
-    put(storage, make_run(1, 0, 999, payload=b"y" * 200), sink)
+    put(storage, make_run(1, 0, 999, payload=b"y" * 200), callback)
     settle(storage)
     reads: list[int] = []
     read_at = storage._files.read_at
@@ -260,10 +260,10 @@ def test_little_of_a_long_run_is_read_without_reading_it_all() -> None:
 
 
 def test_recent_runs_are_bounded_and_never_drop_what_is_not_durable() -> None:
-    files, worker, sink = FaultyFiles(), StepWorker(), Answers()
+    files, worker, callback = FaultyFiles(), StepWorker(), Answers()
     storage = open_storage(files, replace(ON_WORKER, recent_bytes_max=20_000), worker=worker)
     for number in range(20):
-        put(storage, make_run(1, number, number, payload=bytes(5000)), sink)
+        put(storage, make_run(1, number, number, payload=bytes(5000)), callback)
     assert storage.statistics()["recent_bytes"] > 100_000
     files.bad_reads = ".seg"  # nothing may come from the disk
     assert len(read_all(storage, 1, 0, 50)) == 20
@@ -275,10 +275,10 @@ def test_recent_runs_are_bounded_and_never_drop_what_is_not_durable() -> None:
 
 
 def test_a_body_in_a_buffer_that_is_used_again_is_kept_apart() -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files, replace(BIG, recent_bytes_max=1 << 20))
     buffer = bytearray(make_run(1, 0, 4).body)
-    put(storage, RunView.parse(memoryview(buffer)), sink)
+    put(storage, RunView.parse(memoryview(buffer)), callback)
     buffer[:] = bytes(len(buffer))
     assert len(read_all(storage, 1, 0, 4)) == 5
     settle(storage)
@@ -303,13 +303,13 @@ async def test_the_real_disk_with_the_real_thread(tmp_path: Path) -> None:
         )
         assert len(read_all(storage, 1, 0, 10_000)) == expected
         assert storage.damages.kept == []
-        sink = Answers()
+        callback = Answers()
         for first in range(expected, expected + 400, 10):
-            put(storage, make_run(1, first, first + 9, payload=b"p" * 900), sink, first)
+            put(storage, make_run(1, first, first + 9, payload=b"p" * 900), callback, first)
             if first % 50 == 0:
                 storage.flush()
         await storage.drain()
-        assert sink.ok == list(range(expected, expected + 400, 10))
+        assert callback.ok == list(range(expected, expected + 400, 10))
         assert None not in read_all(storage, 1, 0, 10_000).values()
         storage.close(clean=expected % 800 == 0)
         worker.close()
@@ -329,7 +329,7 @@ def test_a_small_file_system_that_is_really_full(tmp_path: Path) -> None:
         pytest.skip("this machine does not let us mount")
     try:
         identity = open_identity(tmp_path / "disk", "b1", "cluster-1")
-        worker, clock, sink = ThreadWorker(), StepClock(1_000_000), Answers()
+        worker, clock, callback = ThreadWorker(), StepClock(1_000_000), Answers()
         config = StorageConfig(segment_bytes=256 * 1024)
         storage = LedgerStorage.open(
             tmp_path / "disk", config, identity, files=RealFiles(), worker=worker, clock=clock
@@ -338,13 +338,13 @@ def test_a_small_file_system_that_is_really_full(tmp_path: Path) -> None:
         entry = -1
         while storage.writable:
             entry += 1
-            put(storage, make_run(1, entry, entry, payload=bytes(9000)), sink, entry)
+            put(storage, make_run(1, entry, entry, payload=bytes(9000)), callback, entry)
             settle(storage)
-        assert isinstance(sink.told[-1][1], DiskFullError)
-        storage.put_facts(LedgerFacts(2, fenced=True), sink, "fence")
+        assert isinstance(callback.told[-1][1], DiskFullError)
+        storage.put_facts(LedgerFacts(2, fenced=True), callback, "fence")
         settle(storage)
-        assert sink.ok[-1] == "fence"
-        storage.delete(1, 10**15, sink, "delete")
+        assert callback.ok[-1] == "fence"
+        storage.delete(1, 10**15, callback, "delete")
         settle(storage)
         storage.housekeeping.reclaim()
         settle(storage)

@@ -95,13 +95,13 @@ def test_striped_runs_are_merged_where_their_stripes_fill_the_range() -> None:
 
 def a_chatty_segment(storage: LedgerStorage) -> None:
     """A sealed segment with a hundred runs of an entry each, and much that is dead."""
-    sink = Answers()
-    storage.put_facts(LedgerFacts(1, key=b"k" * 20, token=7), sink, None)
+    callback = Answers()
+    storage.put_facts(LedgerFacts(1, key=b"k" * 20, token=7), callback, None)
     for number in range(100):
-        put(storage, make_run(1, number, number, payload=b"p" * 50), sink)
+        put(storage, make_run(1, number, number, payload=b"p" * 50), callback)
     settle(storage)
-    fill_oldest(storage, sink)
-    storage.delete(FILLER, 1 << 50, sink, None)
+    fill_oldest(storage, callback)
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
 
 
@@ -109,16 +109,16 @@ def test_a_run_under_whose_ids_another_term_has_put_later_is_relocated_alone() -
     """Merged, it would have the LSN of a run that came behind both, and its entry would be read by its id again."""
     files = FaultyFiles()
     storage = open_storage(files)
-    sink = Answers()
-    storage.put_facts(LedgerFacts(1, key=b"k" * 20, token=7, term=3), sink, None)
-    put(storage, make_run(1, 0, 1, payload=b"one", origin_term=1), sink, recovery=True)
-    put(storage, make_run(1, 1, 1, payload=b"two", origin_term=2), sink, recovery=True)
-    put(storage, make_run(1, 2, 3, payload=b"one", origin_term=1), sink, recovery=True)
+    callback = Answers()
+    storage.put_facts(LedgerFacts(1, key=b"k" * 20, token=7, term=3), callback, None)
+    put(storage, make_run(1, 0, 1, payload=b"one", origin_term=1), callback, recovery=True)
+    put(storage, make_run(1, 1, 1, payload=b"two", origin_term=2), callback, recovery=True)
+    put(storage, make_run(1, 2, 3, payload=b"one", origin_term=1), callback, recovery=True)
     settle(storage)
     before = read_all(storage, 1, 0, 9, origin_term=ANY_ORIGIN)
     assert before == {0: b"one/0", 1: b"two/1", 2: b"one/2", 3: b"one/3"}
-    fill_oldest(storage, sink, max(storage.segments))
-    storage.delete(FILLER, 1 << 50, sink, None)
+    fill_oldest(storage, callback, max(storage.segments))
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
     while run_through(storage.housekeeping.compact_slices(0.0)):
         storage.housekeeping.reclaim()
@@ -150,8 +150,8 @@ def test_many_short_runs_come_back_as_few_and_hold_the_same() -> None:
         assert not storage.written_since(1, newest)
         storage.close(clean=False)
         storage = open_storage(files.crash())
-    sink = Answers()
-    storage.drop(1, 10, 19, newest, sink, "drop")
+    callback = Answers()
+    storage.drop(1, 10, 19, newest, callback, "drop")
     settle(storage)
     assert sorted(read_all(storage, 1, 0, 120)) == [*range(10), *range(20, 100)]
     assert all(one < other for one, other in pairwise(sorted(storage.segments)))
@@ -160,14 +160,14 @@ def test_many_short_runs_come_back_as_few_and_hold_the_same() -> None:
 def test_what_lives_in_several_segments_comes_to_lie_together() -> None:
     """A segment that was relocated alone left a short run of each ledger in the next one."""
     files = FaultyFiles()
-    storage, sink = open_storage(files), Answers()
+    storage, callback = open_storage(files), Answers()
     for turn in range(4):
         for ledger_id in (1, 2):
             for number in range(10 * turn, 10 * turn + 10):
-                put(storage, make_run(ledger_id, number, number, payload=b"p" * 50), sink)
+                put(storage, make_run(ledger_id, number, number, payload=b"p" * 50), callback)
         settle(storage)
-        fill_oldest(storage, sink, max(storage.segments))
-    storage.delete(FILLER, 1 << 50, sink, None)
+        fill_oldest(storage, callback, max(storage.segments))
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
     before = {ledger_id: read_all(storage, ledger_id, 0, 50) for ledger_id in (1, 2)}
     sources = [sequence for sequence, one in storage.segments.items() if one.live]
@@ -186,15 +186,15 @@ def test_what_lives_in_several_segments_comes_to_lie_together() -> None:
 
 def a_stream_with_two_versions(files: FaultyFiles) -> tuple[LedgerStorage, Answers]:
     """Entries 5..9 of term 1 in a sparse segment, of which 5 and 6 were put again behind the others."""
-    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
-    storage.put_facts(LedgerFacts(1, b"k" * 20, term=1), sink, None)
+    storage, callback = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    storage.put_facts(LedgerFacts(1, b"k" * 20, term=1), callback, None)
     for entry_id in (5, 6, 7, 8, 9, 5, 6):
-        put(storage, make_run(1, entry_id, entry_id, payload=b"p", origin_term=1), sink)
+        put(storage, make_run(1, entry_id, entry_id, payload=b"p", origin_term=1), callback)
     settle(storage)
-    fill_oldest(storage, sink, max(storage.segments))
-    storage.delete(FILLER, 1 << 50, sink, None)
+    fill_oldest(storage, callback, max(storage.segments))
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
-    return storage, sink
+    return storage, callback
 
 
 def test_what_was_truncated_while_compaction_paused_does_not_come_back() -> None:
@@ -202,13 +202,13 @@ def test_what_was_truncated_while_compaction_paused_does_not_come_back() -> None
     at, over = 0, False
     while not over:
         files = FaultyFiles()
-        storage, sink = a_stream_with_two_versions(files)
+        storage, callback = a_stream_with_two_versions(files)
         steps, at = storage.housekeeping.compact_slices(0.0), at + 1
         over = any(next(steps, "over") == "over" for _ in range(at))
-        storage.put_facts(LedgerFacts(1, b"k" * 20, term=2), sink, None)
-        storage.truncate(1, 7, 2, sink, "truncated")
+        storage.put_facts(LedgerFacts(1, b"k" * 20, term=2), callback, None)
+        storage.truncate(1, 7, 2, callback, "truncated")
         settle(storage)
-        assert "truncated" in sink.ok
+        assert "truncated" in callback.ok
         run_through(steps)
         storage.housekeeping.reclaim()
         settle(storage)

@@ -33,10 +33,10 @@ def test_neighbours_in_a_segment_are_fetched_as_one() -> None:
 
 
 def test_all_runs_of_an_answer_are_expected_before_the_first_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files, CONFIG)
     for number in range(60):
-        put(storage, make_run(number % 2, number // 2, number // 2, payload=bytes(80_000)), sink)
+        put(storage, make_run(number % 2, number // 2, number // 2, payload=bytes(80_000)), callback)
         settle(storage)
     storage.close()
     storage = open_storage(files, CONFIG)
@@ -61,10 +61,10 @@ def test_all_runs_of_an_answer_are_expected_before_the_first_is_read(monkeypatch
 
 
 def test_what_is_read_with_low_priority_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = open_storage(files, CONFIG)
     for number in range(20):
-        put(storage, make_run(number % 2, number // 2, number // 2, payload=bytes(20_000)), sink)
+        put(storage, make_run(number % 2, number // 2, number // 2, payload=bytes(20_000)), callback)
         settle(storage)
     storage.close()
     storage = open_storage(files, CONFIG)

@@ -34,7 +34,7 @@ def test_the_same_bytes_and_answers_as_one_by_one(seed: int, monkeypatch: pytest
     monkeypatch.setattr(index, "ROWS_A_LOOKUP", 10)
     disks = FaultyFiles(), FaultyFiles()
     together, alone = map(open_storage, disks)
-    sinks = Answers(), Answers()
+    callbacks = Answers(), Answers()
     for disk in disks:
         disk.space = (8 + seed) * SMALL.segment_bytes
     for ledger_id in range(58):  # the others are not known
@@ -58,7 +58,7 @@ def test_the_same_bytes_and_answers_as_one_by_one(seed: int, monkeypatch: pytest
             runs.append(make_run(ledger_id, first, last[ledger_id], payload=payload, lac=first - 1))
         refused = together.put_runs(
             [ordinary(run, run.first - 1) for run in runs],
-            sinks[0],
+            callbacks[0],
             lambda at, count, batch=batch: (batch, at, count),
         )
         taken = [
@@ -68,7 +68,7 @@ def test_the_same_bytes_and_answers_as_one_by_one(seed: int, monkeypatch: pytest
                 lac=run.first - 1,
                 token=0,
                 recovery=False,
-                sink=sinks[1],
+                callback=callbacks[1],
                 tag=(batch, at, 1),
             )
             for at, run in enumerate(runs)
@@ -82,13 +82,13 @@ def test_the_same_bytes_and_answers_as_one_by_one(seed: int, monkeypatch: pytest
         batch += 1
     for storage in (together, alone):
         settle(storage)
-    assert runs_of(sinks[0].ok) == runs_of(sinks[1].ok)
-    errors = [[type(error) for _, error in sink.told if error] for sink in sinks]
+    assert runs_of(callbacks[0].ok) == runs_of(callbacks[1].ok)
+    errors = [[type(error) for _, error in callback.told if error] for callback in callbacks]
     assert set(errors[0]) == {DiskFullError}
     assert {path: bytes(node.data) for path, node in disks[0].nodes.items()} == {
         path: bytes(node.data) for path, node in disks[1].nodes.items()
     }
-    assert max(count for _, _, count in sinks[0].ok) > 5, "one call of the sink for many"
+    assert max(count for _, _, count in callbacks[0].ok) > 5, "one call of the callback for many"
     for ledger_id in last:
         assert together.held(ledger_id) == alone.held(ledger_id)
         assert together.last_entry(ledger_id) == alone.last_entry(ledger_id)
@@ -98,7 +98,7 @@ def test_the_same_bytes_and_answers_as_one_by_one(seed: int, monkeypatch: pytest
 def test_a_segment_into_which_nobody_looks_is_sealed_without_an_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    storage, sink, ledgers = open_storage(FaultyFiles()), Answers(), range(100)
+    storage, callback, ledgers = open_storage(FaultyFiles()), Answers(), range(100)
     for ledger_id in ledgers:
         storage.put_facts(LedgerFacts(ledger_id, b"k" * 20), Answers(), None)
     with monkeypatch.context() as patches:
@@ -106,7 +106,7 @@ def test_a_segment_into_which_nobody_looks_is_sealed_without_an_index(
         patches.delattr(RowTable, "_index_rows")
         for entry_id in range(20):
             runs = [ordinary(make_run(one, entry_id, entry_id), entry_id - 1) for one in ledgers]
-            assert not storage.put_runs(runs, sink, lambda at, some: (at, some))
+            assert not storage.put_runs(runs, callback, lambda at, some: (at, some))
             storage.flush()
             settle(storage)
     assert len(storage.segments) > len(storage.unsealed)
@@ -115,7 +115,7 @@ def test_a_segment_into_which_nobody_looks_is_sealed_without_an_index(
 
 @pytest.mark.parametrize(("count", "at_once"), [(8, True), (9, False)])
 def test_as_many_runs_as_are_written_on_the_loop_one_by_one(count: int, at_once: bool) -> None:
-    worker, sink = StepWorker(), Answers()
+    worker, callback = StepWorker(), Answers()
     storage = open_storage(
         FaultyFiles(), StorageConfig(segment_bytes=1 << 20, inline_items_max=8), worker=worker
     )
@@ -123,8 +123,8 @@ def test_as_many_runs_as_are_written_on_the_loop_one_by_one(count: int, at_once:
         storage.put_facts(LedgerFacts(ledger_id, b"k" * 20), Answers(), None)
     settle(storage)
     runs = [ordinary(make_run(ledger_id, 0, 0), -1) for ledger_id in range(count)]
-    assert storage.put_runs(runs, sink, lambda at, some: (at, some)) == []
+    assert storage.put_runs(runs, callback, lambda at, some: (at, some)) == []
     storage.flush()
-    assert bool(sink.ok) == at_once
+    assert bool(callback.ok) == at_once
     settle(storage)
-    assert sink.ok == [(0, count)]
+    assert callback.ok == [(0, count)]

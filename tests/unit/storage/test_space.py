@@ -39,12 +39,12 @@ def measured(storage: LedgerStorage, files: FaultyFiles) -> dict[Reason, int]:
 
 def a_sealed_segment(files: FaultyFiles) -> tuple[LedgerStorage, Answers, int]:
     """A sealed segment with entries 0..9 of two ledgers and much of another one."""
-    storage, sink = open_storage(files), Answers()
+    storage, callback = open_storage(files), Answers()
     for ledger_id in (1, 2):
-        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20, token=7), sink, None)
-        put(storage, make_run(ledger_id, 0, 9, payload=b"a" * 500), sink)
+        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20, token=7), callback, None)
+        put(storage, make_run(ledger_id, 0, 9, payload=b"a" * 500), callback)
         settle(storage)
-    return storage, sink, fill_oldest(storage, sink)
+    return storage, callback, fill_oldest(storage, callback)
 
 
 def delete(storage: LedgerStorage, ledger_id: int) -> None:
@@ -111,15 +111,15 @@ def test_dead_entries_among_living_ones_return_by_compaction() -> None:
 
 def test_a_range_that_was_dropped_is_dead_by_its_share() -> None:
     files = FaultyFiles()
-    storage, sink, _ = a_sealed_segment(files)
+    storage, callback, _ = a_sealed_segment(files)
     before = measured(storage, files)
-    storage.drop(1, 0, 4, storage.last_lsn, sink, "half")
+    storage.drop(1, 0, 4, storage.last_lsn, callback, "half")
     settle(storage)
     after = measured(storage, files)
     half = before[Reason.LIVE] - after[Reason.LIVE]
     assert 2000 < half < 4000
     assert after[Reason.SPARSE] - before[Reason.SPARSE] == half
-    storage.drop(1, 0, ID_MAX, storage.last_lsn, sink, "all")
+    storage.drop(1, 0, ID_MAX, storage.last_lsn, callback, "all")
     settle(storage)
     assert before[Reason.LIVE] - measured(storage, files)[Reason.LIVE] in range(2 * half - 8, 2 * half + 8)
 
@@ -141,14 +141,14 @@ def test_tombstones_return_after_their_time() -> None:
 
 def test_a_segment_that_the_disk_does_not_give_stays_until_its_entries_were_put_back() -> None:
     files = FaultyFiles()
-    storage, sink, first = a_sealed_segment(files)
+    storage, callback, first = a_sealed_segment(files)
     row = next(record for record in storage.scan() if record.ledger_id == 2 and record.kind == 0x81)
     delete(storage, FILLER)
     files.bad_reads, files.bad_from = f"{first:016x}", row.offset
     pass_over(storage, compact=True)
     held = measured(storage, files)
     assert held[Reason.DAMAGE] > SEGMENT // 2
-    put(storage, make_run(2, 0, 9, payload=b"r" * 500), sink, recovery=True)
+    put(storage, make_run(2, 0, 9, payload=b"r" * 500), callback, recovery=True)
     settle(storage)
     pass_over(storage, compact=True)
     assert measured(storage, files)[Reason.DAMAGE] == 0
@@ -157,7 +157,7 @@ def test_a_segment_that_the_disk_does_not_give_stays_until_its_entries_were_put_
 
 def test_a_segment_that_is_read_on_the_worker_is_not_given_back_before_the_read_has_ended() -> None:
     files = FaultyFiles()
-    storage, sink, first = a_sealed_segment(files)
+    storage, callback, first = a_sealed_segment(files)
     segment = storage.segments[first]
     for ledger_id in (1, 2, FILLER):
         delete(storage, ledger_id)
@@ -169,17 +169,17 @@ def test_a_segment_that_is_read_on_the_worker_is_not_given_back_before_the_read_
     pass_over(storage)
     assert measured(storage, files)[Reason.PINNED] == 0
     assert first not in storage.segments
-    assert sink.told
+    assert callback.told
 
 
 def test_whoever_reads_records_again_pins_their_segment() -> None:
     files = FaultyFiles()
     worker = StepWorker()
     storage = open_storage(files, worker=worker, clock=StepClock(1_000_000))
-    sink = Answers()
-    put(storage, make_run(1, 0, 9), sink)
+    callback = Answers()
+    put(storage, make_run(1, 0, 9), callback)
     settle(storage)
-    first = fill_oldest(storage, sink)
+    first = fill_oldest(storage, callback)
     storage.read_again(storage.segments[first])
     assert storage.housekeeping.reclaimer.pinned == {first}
     until(worker, lambda: not storage.housekeeping.reclaimer.pinned)
@@ -197,10 +197,10 @@ def test_a_segment_on_its_way_back_is_counted_until_its_file_is_there() -> None:
     files = FaultyFiles()
     worker = StepWorker()
     storage = open_storage(files, worker=worker)
-    sink = Answers()
+    callback = Answers()
     number = 0
     while len(storage.segments) < 3:
-        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
+        put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), callback)
         settle(storage)
         number += 1
     delete(storage, FILLER)
@@ -218,7 +218,7 @@ def _all_back(storage: LedgerStorage) -> bool:
 
 def test_a_recycled_file_rests_before_it_is_a_segment_again_if_there_is_another() -> None:
     files, clock = FaultyFiles(), StepClock(1_000_000)
-    storage, sink = open_storage(files, replace(SMALL, recycled_rest_ms=1000), clock=clock), Answers()
+    storage, callback = open_storage(files, replace(SMALL, recycled_rest_ms=1000), clock=clock), Answers()
     number = 0
 
     def fill() -> int:
@@ -226,7 +226,7 @@ def test_a_recycled_file_rests_before_it_is_a_segment_again_if_there_is_another(
         nonlocal number
         newest = max(storage.segments)
         while max(storage.segments) == newest:
-            put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), sink)
+            put(storage, make_run(FILLER, number, number, payload=bytes(12_000)), callback)
             settle(storage)
             number += 1
         return max(storage.segments)
@@ -243,4 +243,4 @@ def test_a_recycled_file_rests_before_it_is_a_segment_again_if_there_is_another(
     clock.ms -= 1000
     while len(storage._files.spares) > 3:
         fill()
-    assert all(error is None for _, error in sink.told), "where there is no other it is used at once"
+    assert all(error is None for _, error in callback.told), "where there is no other it is used at once"

@@ -174,10 +174,10 @@ def test_stripes_of_a_stream_have_terms_too() -> None:
 
 def truncated(storage: LedgerStorage, first: int, term: int) -> list[str]:
     """What a truncation is answered: nothing where it was taken."""
-    sink = Answers()
-    storage.truncate(1, first, term, sink, "truncate")
+    callback = Answers()
+    storage.truncate(1, first, term, callback, "truncate")
     settle(storage)
-    return [str(error) for _, error in sink.told if error is not None]
+    return [str(error) for _, error in callback.told if error is not None]
 
 
 def test_what_a_truncation_took_is_gone_after_every_stop_and_what_its_own_term_has_stays() -> None:
@@ -217,10 +217,10 @@ def test_an_id_alone_names_the_entry_that_was_put_last() -> None:
 
 def dropped(storage: LedgerStorage, first: int, last: int, kept: int) -> None:
     """A repair has others than the entries of a term go."""
-    sink = Answers()
-    storage.truncate(1, first, 3, sink, "drop", last=last, kept=kept)
+    callback = Answers()
+    storage.truncate(1, first, 3, callback, "drop", last=last, kept=kept)
     settle(storage)
-    assert [error for _, error in sink.told] == [None]
+    assert [error for _, error in callback.told] == [None]
 
 
 def test_what_other_terms_left_goes_and_what_belongs_there_stays() -> None:
@@ -269,9 +269,9 @@ def test_a_second_truncation_of_a_term_takes_nothing_and_keeps_no_dead_range() -
     assert storage._states.ledgers[1].dead_ranges == ranges
     assert truncated(storage, 0, 3) == [], "a later term takes all"
     assert read_all(storage, 1, 0, 20, origin_term=2) == {}
-    sink = Answers()
-    storage.truncate(55, 0, 1, sink, "unknown ledger")
-    assert sink.told == [("unknown ledger", None)]
+    callback = Answers()
+    storage.truncate(55, 0, 1, callback, "unknown ledger")
+    assert callback.told == [("unknown ledger", None)]
     storage.close()
 
 

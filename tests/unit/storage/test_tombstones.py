@@ -29,12 +29,12 @@ UNTIL_MS = 5000
 FILLER = 99
 
 
-def make(storage: LedgerStorage, *ledger_ids: int, sink: Answers | None = None) -> None:
+def make(storage: LedgerStorage, *ledger_ids: int, callback: Answers | None = None) -> None:
     """Ledgers with ten entries and facts each."""
-    sink = sink or Answers()
+    callback = callback or Answers()
     for ledger_id in ledger_ids:
-        storage.put_facts(LedgerFacts(ledger_id, key=KEY, token=70 + ledger_id), sink, None)
-        put(storage, make_run(ledger_id, 0, 9), sink)
+        storage.put_facts(LedgerFacts(ledger_id, key=KEY, token=70 + ledger_id), callback, None)
+        put(storage, make_run(ledger_id, 0, 9), callback)
     settle(storage)
 
 
@@ -138,9 +138,9 @@ def test_the_state_of_a_living_ledger_counts_until_it_is_gone() -> None:
     while max(storage.segments) == first.sequence:
         put(storage, make_run(2, entry_id, entry_id, payload=bytes(12_000)), Answers())
         entry_id += 1
-    storage.delete(1, UNTIL_MS, sink := Answers(), "deleted")
+    storage.delete(1, UNTIL_MS, callback := Answers(), "deleted")
     storage.flush()
-    while not sink.ok:
+    while not callback.ok:
         worker.step()
     assert first.trailer is None, "it is not sealed yet"
     assert [one for some in storage.housekeeping.shrink_tombstones(UNTIL_MS) for one in some] == [1]
@@ -318,9 +318,9 @@ def test_work_that_is_given_up_is_taken_up_by_the_next_call() -> None:
 
 def test_a_segment_of_little_but_live_states_is_not_moved_again_and_again() -> None:
     storage = open_storage(FaultyFiles())
-    sink = Answers()
+    callback = Answers()
     for ledger_id in range(1, 1000):
-        storage.put_facts(LedgerFacts(ledger_id, key=KEY, fenced=True), sink, None)
+        storage.put_facts(LedgerFacts(ledger_id, key=KEY, fenced=True), callback, None)
     settle(storage)
     full = len(storage.segments)
     written = storage.statistics()["bytes_written"]

@@ -35,19 +35,19 @@ LAST = {(4, entry_id): b"end/%d" % entry_id for entry_id in range(3)}
 
 def fill(files: FaultyFiles, *, last: bool = True) -> LedgerStorage:
     """Three ledgers over a few segments, one fenced; a fourth one's entries in the last group."""
-    sink = Answers()
+    callback = Answers()
     storage = open_storage(files)
     for ledger_id in (1, 2, 3, 4):
-        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20, fenced=ledger_id == FENCED), sink, None)
+        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20, fenced=ledger_id == FENCED), callback, None)
     settle(storage)
     for first in range(0, 60, 10):
         for ledger_id in (1, 2, 3):
-            put(storage, make_run(ledger_id, first, first + 9, payload=b"x" * 1000), sink, lac=first - 1)
+            put(storage, make_run(ledger_id, first, first + 9, payload=b"x" * 1000), callback, lac=first - 1)
         settle(storage)
     if last:
-        put(storage, make_run(4, 0, 2, payload=b"end"), sink)
+        put(storage, make_run(4, 0, 2, payload=b"end"), callback)
         settle(storage)
-    assert all(error is None for _, error in sink.told)
+    assert all(error is None for _, error in callback.told)
     return storage
 
 
@@ -277,12 +277,12 @@ def test_a_missing_segment_is_noticed() -> None:
 def test_an_old_copy_of_a_segment_is_noticed() -> None:
     files = FaultyFiles()
     storage = open_storage(files)
-    sink = Answers()
-    put(storage, make_run(1, 0, 9), sink)
+    callback = Answers()
+    put(storage, make_run(1, 0, 9), callback)
     settle(storage)
     old = bytes(files.nodes[files.segments()[0]].data)
     for first in range(10, 200, 10):
-        put(storage, make_run(1, first, first + 9, payload=b"x" * 1000), sink)
+        put(storage, make_run(1, first, first + 9, payload=b"x" * 1000), callback)
         settle(storage)
     storage.close(clean=True)
     files.nodes[files.segments()[0]].data[:] = old
@@ -317,20 +317,20 @@ def test_swapped_files_and_foreign_segments_refuse_the_start() -> None:
 
 def test_old_bytes_of_a_recycled_segment_never_come_back() -> None:
     files = FaultyFiles()
-    sink = Answers()
+    callback = Answers()
     storage = open_storage(files)
     for round_number in range(6):
         ledger_id = 10 + round_number
-        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20), sink, None)
+        storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20), callback, None)
         for first in range(0, 300, 10):
-            put(storage, make_run(ledger_id, first, first + 9, payload=b"x" * 1000), sink)
+            put(storage, make_run(ledger_id, first, first + 9, payload=b"x" * 1000), callback)
             settle(storage)
-        storage.delete(ledger_id, 10**15, sink, None)
+        storage.delete(ledger_id, 10**15, callback, None)
         settle(storage)
         assert storage.housekeeping.reclaim()
         settle(storage)
     for first in range(0, 200, 10):
-        put(storage, make_run(1, first, first + 9, payload=b"x" * 1000), sink)
+        put(storage, make_run(1, first, first + 9, payload=b"x" * 1000), callback)
         settle(storage)
     assert storage.segments[max(storage.segments)].recycled
     for clean in (False, True, False):
@@ -350,13 +350,13 @@ def test_a_forged_group_inside_an_entry_is_not_taken_for_one() -> None:
     """A payload that looks like a group or a record of this segment, where a scan for the next group comes by."""
     files = FaultyFiles()
     storage = open_storage(files)
-    sink = Answers()
-    put(storage, make_run(1, 0, 2), sink)
+    callback = Answers()
+    put(storage, make_run(1, 0, 2), callback)
     settle(storage)
     group = bytes(files.nodes[newest(files)].data[8192:12288])
-    put(storage, make_run(5, 0, 0, payload=group * 4), sink)
+    put(storage, make_run(5, 0, 0, payload=group * 4), callback)
     settle(storage)
-    put(storage, make_run(1, 3, 5), sink)
+    put(storage, make_run(1, 3, 5), callback)
     settle(storage)
     start = bytes(files.nodes[newest(files)].data).index(b"\xd1QGRP", 12288)
     storage.close(clean=False)
@@ -388,13 +388,13 @@ def test_unnamed_limbo_ends_when_it_is_cleared() -> None:
     storage = open_storage(files)
     assert storage.in_limbo(99)
     assert storage.in_limbo(1)
-    sink = Answers()
-    storage.clear_unnamed_limbo(sink, "cleared")
+    callback = Answers()
+    storage.clear_unnamed_limbo(callback, "cleared")
     settle(storage)
-    assert sink.ok == ["cleared"]
+    assert callback.ok == ["cleared"]
     assert not storage.in_limbo(99)
     assert storage.in_limbo(1)
-    storage.put_facts(LedgerFacts(1, key=b"k" * 20, fenced=True), sink, None)
+    storage.put_facts(LedgerFacts(1, key=b"k" * 20, fenced=True), callback, None)
     settle(storage)
     assert not storage.in_limbo(1)
     for clean in (True, False, True):
@@ -411,15 +411,15 @@ def test_an_unnamed_limbo_outlives_the_segment_that_it_was_written_in() -> None:
     fill(files).close(clean=False)
     flip(files, newest(files), last_group(files) + 3)
     storage = open_storage(files)
-    sink = Answers()
+    callback = Answers()
     for round_number in range(4):
         ledger_id = 50 + round_number
         for first in range(0, 200, 10):
-            put(storage, make_run(ledger_id, first, first + 9, payload=b"x" * 1000), sink)
+            put(storage, make_run(ledger_id, first, first + 9, payload=b"x" * 1000), callback)
             settle(storage)
-        storage.delete(ledger_id, 10**15, sink, None)
+        storage.delete(ledger_id, 10**15, callback, None)
         for old in (1, 2, 3, 4):
-            storage.delete(old, 10**15, sink, None) if round_number == 0 and old != FENCED else None
+            storage.delete(old, 10**15, callback, None) if round_number == 0 and old != FENCED else None
         settle(storage)
         storage.housekeeping.reclaim()
         settle(storage)
@@ -441,9 +441,9 @@ def test_the_small_config_is_what_these_tests_think() -> None:
 def test_names_that_cannot_be_written_down_are_a_loss_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A torn group names a ledger of which nothing else tells, and the start's group has no room for its state."""
     monkeypatch.setattr(first_group, "ROOM_FOR_LISTS", 1 << 30)
-    files, sink = FaultyFiles(), Answers()
+    files, callback = FaultyFiles(), Answers()
     storage = fill(files)
-    storage.put_facts(LedgerFacts(9, key=b"k" * 20, fenced=True), sink, None)
+    storage.put_facts(LedgerFacts(9, key=b"k" * 20, fenced=True), callback, None)
     settle(storage)
     storage.close(clean=False)
     node = files.nodes[newest(files)]

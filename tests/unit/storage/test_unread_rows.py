@@ -40,11 +40,11 @@ def forget_rows(storage: LedgerStorage) -> None:
     storage._reader.cache._items.clear()
 
 
-def filled(storage: LedgerStorage, sink: Answers, ledger_id: int) -> int:
+def filled(storage: LedgerStorage, callback: Answers, ledger_id: int) -> int:
     """The newest segment, sealed with entries of a ledger."""
     current, number = max(storage.segments), 0
     while storage.segments[current].trailer is None:
-        put(storage, make_run(ledger_id, number, number, payload=bytes(12_000)), sink)
+        put(storage, make_run(ledger_id, number, number, payload=bytes(12_000)), callback)
         settle(storage)
         number += 1
     return current
@@ -52,21 +52,21 @@ def filled(storage: LedgerStorage, sink: Answers, ledger_id: int) -> int:
 
 def one_ledger_in_two_segments(files: FaultyFiles) -> tuple[LedgerStorage, int, int]:
     """Entries 10..19 of ledger 1 live in a sparse segment, and 0..9 and 20..29 around them in a later one."""
-    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
-    storage.put_facts(LedgerFacts(1, key=b"k" * 20, token=7), sink, None)
-    put(storage, make_run(1, 0, 9, payload=b"a" * 50), sink)
+    storage, callback = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    storage.put_facts(LedgerFacts(1, key=b"k" * 20, token=7), callback, None)
+    put(storage, make_run(1, 0, 9, payload=b"a" * 50), callback)
     settle(storage)
-    filled(storage, sink, 90)
-    put(storage, make_run(1, 10, 19, payload=b"a" * 50), sink)
+    filled(storage, callback, 90)
+    put(storage, make_run(1, 10, 19, payload=b"a" * 50), callback)
     settle(storage)
-    sparse = filled(storage, sink, 91)
-    put(storage, make_run(1, 20, 29, payload=b"a" * 50), sink)
+    sparse = filled(storage, callback, 91)
+    put(storage, make_run(1, 20, 29, payload=b"a" * 50), callback)
     settle(storage)
-    storage.delete(90, 1 << 50, sink, None)
+    storage.delete(90, 1 << 50, callback, None)
     settle(storage)
     assert compact(storage, 0.25) == 1, "0..9 are relocated into the newest one"
-    later = filled(storage, sink, 92)
-    storage.delete(91, 1 << 50, sink, None)
+    later = filled(storage, callback, 92)
+    storage.delete(91, 1 << 50, callback, None)
     settle(storage)
     forget_rows(storage)
     spans = {span.sequence: (span.first, span.last) for span in storage._ledgers[1].spans_within(0, 99)}
@@ -134,15 +134,15 @@ def test_what_another_segment_may_hold_too_is_not_given_up_while_its_rows_cannot
 
 def a_stream(files: FaultyFiles) -> tuple[LedgerStorage, Answers]:
     """Entries 0..9 of an origin term live in a sparse segment."""
-    storage, sink = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
-    storage.put_facts(LedgerFacts(1, b"k" * 20, term=STREAM_TERM), sink, None)
-    put(storage, make_run(1, 0, 9, payload=b"a" * 50, origin_term=STREAM_TERM), sink)
+    storage, callback = open_storage(files, clock=HurriedClock(1_000_000)), Answers()
+    storage.put_facts(LedgerFacts(1, b"k" * 20, term=STREAM_TERM), callback, None)
+    put(storage, make_run(1, 0, 9, payload=b"a" * 50, origin_term=STREAM_TERM), callback)
     settle(storage)
-    filled(storage, sink, FILLER)
-    storage.delete(FILLER, 1 << 50, sink, None)
+    filled(storage, callback, FILLER)
+    storage.delete(FILLER, 1 << 50, callback, None)
     settle(storage)
     forget_rows(storage)
-    return storage, sink
+    return storage, callback
 
 
 def with_one_bad_read(number: int, do: Callable[[LedgerStorage, Answers], Any]) -> list[dict[int, Any]]:
@@ -151,14 +151,14 @@ def with_one_bad_read(number: int, do: Callable[[LedgerStorage, Answers], Any]) 
     reads: list[int] = []
     while len(found) <= max(reads, default=0):
         files = FaultyFiles()
-        storage, sink = a_stream(files)
+        storage, callback = a_stream(files)
         one = OneBadRead(number, len(found))  # in the first world none fails
         files.reading = one.reading  # type: ignore[method-assign]
-        do(storage, sink)
+        do(storage, callback)
         settle(storage)
         del files.__dict__["reading"]
         reads.append(one.reads)
-        found.append(read_all(storage, 1, 0, 12, origin_term=STREAM_TERM) | {-1: "done" in sink.ok})
+        found.append(read_all(storage, 1, 0, 12, origin_term=STREAM_TERM) | {-1: "done" in callback.ok})
     assert len(found) > 1
     return found
 
@@ -170,11 +170,11 @@ def test_a_stream_is_not_given_up_because_its_terms_could_not_be_read_once(numbe
 
 
 def test_a_drop_forgets_nothing_that_lives_because_its_terms_could_not_be_read_once() -> None:
-    def drop(storage: LedgerStorage, sink: Answers) -> None:
-        storage.drop(1, 0, 3, storage.last_lsn, sink, None)
+    def drop(storage: LedgerStorage, callback: Answers) -> None:
+        storage.drop(1, 0, 3, storage.last_lsn, callback, None)
         forget_rows(storage)
         # Both ends are dead then: the rows tell whether anything is left.
-        storage.drop(1, 8, 9, storage.last_lsn, sink, "done")
+        storage.drop(1, 8, 9, storage.last_lsn, callback, "done")
 
     for left in with_one_bad_read(errno.EIO, drop):
         assert left.pop(-1), "it needs no look at what is there"
@@ -182,8 +182,8 @@ def test_a_drop_forgets_nothing_that_lives_because_its_terms_could_not_be_read_o
 
 
 def test_a_truncation_that_could_not_read_the_terms_is_refused() -> None:
-    def truncate(storage: LedgerStorage, sink: Answers) -> None:
-        storage.truncate(1, 4, STREAM_TERM + 1, sink, "done")
+    def truncate(storage: LedgerStorage, callback: Answers) -> None:
+        storage.truncate(1, 4, STREAM_TERM + 1, callback, "done")
 
     for left in with_one_bad_read(errno.EIO, truncate):
         done = left.pop(-1)

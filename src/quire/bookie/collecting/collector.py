@@ -25,13 +25,12 @@ from typing import Any, Final
 
 from quire.bookie.collecting.cleaning import LOOK_SECONDS, DiskCleaner
 from quire.bookie.collecting.collector_store import CollectorStore, Doomed
-from quire.bookie.collecting.disk_work import SLICE, turn_for_others
+from quire.bookie.collecting.disk_work import SLICE, settle, turn_for_others
 from quire.bookie.collecting.over_replicated import OverReplicationCollector
 from quire.bookie.collecting.pending_drops import PendingDrops
 from quire.bookie.collecting.progress import TaskProgress
 from quire.bookie.config import BookieConfig
 from quire.bookie.ledgers.ledgers import Ledgers
-from quire.bookie.ledgers.waiters import settle
 from quire.core.bookie.garbage import (
     CollectorMachine,
     Count,

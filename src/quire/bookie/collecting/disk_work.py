@@ -60,6 +60,16 @@ async def take_slices(
             await asyncio.sleep(rest_after(took, rest()))
 
 
+def settle(done: asyncio.Future[None], outcome: object) -> None:
+    """End a wait, with the error if the outcome is one."""
+    if done.done():
+        return
+    if isinstance(outcome, BaseException):
+        done.set_exception(outcome)
+    else:
+        done.set_result(None)
+
+
 async def turn_for_others(ledger_ids: Sequence[int]) -> None:
     """Let others have their turn where what was done with so many ledgers, or comes, is long."""
     if len(ledger_ids) >= SLICE:

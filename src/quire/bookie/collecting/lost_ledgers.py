@@ -10,14 +10,15 @@ import logging
 from functools import partial
 from typing import Final
 
+from quire.bookie.collecting.disk_work import settle
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.record_waits import recorded_key
-from quire.bookie.ledgers.waiters import WHEN_DURABLE, settle
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import CorruptMetadataError, QuireError
 from quire.core.ids import BookieId, LedgerId
 from quire.metadata.all_records import AllRecords, ListedRecord
 from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.segments.segment import CALL_TAG
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class LostLedgers:
     async def _all_are_named(self) -> None:
         """Have the disk know that the search has ended."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._storage.clear_unnamed_limbo(WHEN_DURABLE, partial(settle, done))
+        self._storage.clear_unnamed_limbo(CALL_TAG, partial(settle, done))
         self._storage.flush()
         await done
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
+from quire.bookie.collecting.disk_work import settle
 from quire.bookie.ledgers.ledgers import Ledgers
-from quire.bookie.ledgers.waiters import settle
 from quire.core.bookie.over_replication import (
     OverReplicatedRange,
     RecordLook,

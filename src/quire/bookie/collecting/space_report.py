@@ -62,7 +62,7 @@ class SpaceReport:
         self._one_by_one = asyncio.Lock()
         self.last: dict[str, Any] | None = None
 
-    def ask(self, task: SpaceTask, then: SaySpace) -> None:
+    def ask(self, task: SpaceTask, callback: SaySpace) -> None:
         """Do a task, and hand over what there is to report of it; an error is reported as `failure`.
 
         Requests for a task that waits for its turn share it; where very many do, the next ones fail at once.
@@ -70,9 +70,9 @@ class SpaceReport:
         asked = self._asked.setdefault(task, [])
         if len(asked) >= ASKED_MAX:
             failure = f"{ASKED_MAX} requests wait for this already; try again when they are answered"
-            then({"space": self.last, "came_back": {}, "failure": failure})
+            callback({"space": self.last, "came_back": {}, "failure": failure})
             return
-        asked.append(then)
+        asked.append(callback)
         if len(asked) == 1:
             work = asyncio.get_running_loop().create_task(self._serve(task))
             self._tasks.add(work)
@@ -91,8 +91,8 @@ class SpaceReport:
             except Exception as error:
                 log.exception("measuring the space of %s failed", self._config.directory)
                 info = {"space": self.last, "came_back": {}, "failure": str(error) or repr(error)}
-        for then in asked:
-            then(info)
+        for callback in asked:
+            callback(info)
 
     async def _work(self, task: SpaceTask) -> dict[str, Any]:
         report, cleaner = self._collector.report, self._collector.cleaner
@@ -107,7 +107,7 @@ class SpaceReport:
         if self._storage.failure is not None:
             failure = self._storage.failure.message
         after = report.dropped, cleaner.retired, cleaner.compacted
-        dropped, retired, compacted = (now - then for now, then in zip(after, before, strict=True))
+        dropped, retired, compacted = (now - last for now, last in zip(after, before, strict=True))
         came_back = {"dropped": dropped, "retired": retired, "compacted": compacted}
         if task is SpaceTask.MEASURE:
             came_back = {}

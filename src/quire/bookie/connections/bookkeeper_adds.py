@@ -13,7 +13,7 @@ from quire.bookie.ledgers.ledgers import Ledgers
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import DigestType
-from quire.storage.segments.segment import Sink
+from quire.storage.segments.segment import WriteCallback
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.add_columns import Adds
 from quire.wire.entries import open_entries
@@ -85,13 +85,13 @@ class AddCollector:
     Args:
         ledgers: decides and stores.
         digests: the ledgers' digest types.
-        waiter: called when a group is on disk; its tag is the group.
+        callback: called when a group is on disk; its tag is the group.
     """
 
-    def __init__(self, ledgers: Ledgers, digests: DigestTypes, waiter: Sink) -> None:
+    def __init__(self, ledgers: Ledgers, digests: DigestTypes, callback: WriteCallback) -> None:
         self._ledgers = ledgers
         self._digests = digests
-        self._waiter = waiter
+        self._callback = callback
         self._collected: dict[Adder, _Collected] = {}
         self._period = 1
         self._refused: list[tuple[AddGroup, Answer]] = []
@@ -186,7 +186,7 @@ class AddCollector:
             body_crc=checksum(body),
             body=memoryview(body),
         )
-        answer = self._ledgers.add(request, run, self._waiter, group)
+        answer = self._ledgers.add(request, run, self._callback, group)
         if answer is Answer.OK:
             self._admitted += len(body)
         else:

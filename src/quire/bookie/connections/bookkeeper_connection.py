@@ -19,7 +19,7 @@ from quire.bookie.connections.bookkeeper_lookup import Lookup, as_request
 from quire.bookie.connections.bookkeeper_v3 import V3Requests
 from quire.bookie.connections.client_connection import ClientConnection, Serving
 from quire.bookie.connections.opening import BookKeeperDoor
-from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX
+from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.net.connection_states import AUTHENTICATING, OPEN, SHUT
@@ -103,7 +103,7 @@ class BookKeeperConnection(ClientConnection):
             self.answer([v2.encode_add_answer(code, ledger_id, entry_id, add.version)])
 
     def has_requests(self) -> bool:
-        return bool(self._chunks or self._again)
+        return bool(self._chunks or self._retries)
 
     def drop_requests(self) -> None:
         self._chunks.clear()
@@ -131,8 +131,8 @@ class BookKeeperConnection(ClientConnection):
             self._flush_adds()
             self._chunks.clear()
             self._fail(error)
-        if self._again and not self._server.lease.pending:
-            self._serve_again()
+        if self._retries and not self._server.lease.pending:
+            self._serve_retries()
         self._lookup.clear()
         if self.added:
             self._server.put(self)
@@ -272,8 +272,8 @@ class BookKeeperConnection(ClientConnection):
             self._lookup.clear()
 
         answer_to = self.unless_congested(partial(self._fence_v2, request), fenced)
-        then = self._ledgers.unknown_ledgers.without_deleted(request.ledger_id, answer_to, self)
-        self._ledgers.fence_then(asked, then, self)
+        callback = self._ledgers.unknown_ledgers.without_deleted(request.ledger_id, answer_to, self)
+        self._ledgers.fence(asked, callback, self)
 
     def _read_v2(self, request: v2.ReadRequest | v2.BatchReadRequest, answer: Answer) -> None:
         if self.transport is None:

@@ -122,8 +122,8 @@ class V3Requests:
             answer_to = self._connection.unless_congested(
                 partial(self._read, request), lambda answer: self._after_fence(request, answer)
             )
-            then = self._ledgers.unknown_ledgers.without_deleted(ledger_id, answer_to, self._connection)
-            self._ledgers.fence_then(asked, then, self._connection)
+            callback = self._ledgers.unknown_ledgers.without_deleted(ledger_id, answer_to, self._connection)
+            self._ledgers.fence(asked, callback, self._connection)
         elif read.HasField("previousLAC"):
             self._long_poll(request)
         else:
@@ -201,7 +201,7 @@ class V3Requests:
             self._refuse(request, Answer.BAD_REQUEST)
             return
         key = asked.masterKey if len(asked.masterKey) == bookkeeper.KEY_BYTES else b""
-        self._ledgers.explicit_lac_then(
+        self._ledgers.set_explicit_lac(
             as_request(Kind.WRITE_LAC, asked.ledgerId, key=key, body=asked.body),
             lambda answer: self._refuse(request, answer),
             self._connection,

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from quire.bookie.connections.client_connection import ClientConnection
 from quire.bookie.ledgers.ledgers import OtherRow
-from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX
+from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY

@@ -20,7 +20,7 @@ from quire.bookie.connections.response_back_pressure import ResponseBackPressure
 from quire.bookie.identity.lease import IdentityLease
 from quire.bookie.ledgers.digest_types import DigestTypes
 from quire.bookie.ledgers.ledgers import Ledgers
-from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX, Asker
+from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX, WaitingClient
 from quire.bookie.low_priority import LowPriorityQueue
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
@@ -89,11 +89,11 @@ class Serving(Protocol):
     def answer_for(self, error: StorageError) -> Answer:
         """The response to an add that could not be stored."""
 
-    def answer_info(self, body: Buffer, then: Callable[[dict[str, Any]], None]) -> None:
+    def answer_info(self, body: Buffer, callback: Callable[[dict[str, Any]], None]) -> None:
         """Hand over what the bookie says of itself, at once or when that is found."""
 
 
-class ClientConnection(FrameProtocol, Asker):
+class ClientConnection(FrameProtocol, WaitingClient):
     """A client's connection. Subclasses say what its requests are in `has_requests` and `_work`.
 
     Attributes:
@@ -124,26 +124,26 @@ class ClientConnection(FrameProtocol, Asker):
         self._opening_timer: asyncio.TimerHandle | None = None
         self._kept: list[Buffer] = []
         self._waiting: list[Callable[[], None]] = []
-        self._again: deque[Callable[[], None]] = deque()
+        self._retries: deque[Callable[[], None]] = deque()
         self.waiting_bytes = 0
         self.is_newcomer = True
 
-    def _serve_again(self) -> None:
+    def _serve_retries(self) -> None:
         """Serve the requests that had to wait for their client to read, as long as it does."""
         limit = self._server.config.answer_bytes_max
-        while self._again and self.not_read_since is None and not self._server.reads_paused:
+        while self._retries and self.not_read_since is None and not self._server.reads_paused:
             if self.record_waits >= RECORD_WAITS_MAX:
                 break
             if self._out_bytes >= limit:
                 self.send_answers()
             else:
-                self._again.popleft()()
+                self._retries.popleft()()
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
     def has_requests(self) -> bool:
         """Whether requests wait that have come whole."""
-        return bool(self.requests or self._again)
+        return bool(self.requests or self._retries)
 
     def drop_requests(self) -> None:
         """The client has disconnected: drop its requests."""
@@ -181,7 +181,7 @@ class ClientConnection(FrameProtocol, Asker):
         self._out.clear()
         self._kept.clear()
         self._waiting.clear()
-        self._again.clear()
+        self._retries.clear()
         self._server.back_pressure.done(self)
         self._server.low_priority.dropped(self)
         self._server.disconnected(self)
@@ -270,18 +270,18 @@ class ClientConnection(FrameProtocol, Asker):
         return self.not_read_since is not None or self._out_bytes >= self._server.config.answer_bytes_max
 
     def unless_congested(
-        self, again: Callable[[], None], then: Callable[[Answer], None]
+        self, retry: Callable[[], None], callback: Callable[[Answer], None]
     ) -> Callable[[Answer], None]:
-        """What to call when the event that a response waited for has happened: `then`, if the client reads.
+        """What to call when the event that a response waited for has happened: `callback`, if the client reads.
 
-        Else the request is served `again`, behind those that wait, when it does: by then nothing is to be waited for.
+        Else `retry` serves the request, behind those that wait, when it does: by then nothing is to be waited for.
         """
 
         def happened(answer: Answer) -> None:
             if not self.is_congested():
-                then(answer)
+                callback(answer)
             elif self.transport is not None:
-                self._again.append(again)
+                self._retries.append(retry)
                 asyncio.get_running_loop().call_soon(self.chunk_done)
 
         return happened
@@ -314,14 +314,14 @@ class ClientConnection(FrameProtocol, Asker):
         self._waiting.append(call)
         self.waiting_bytes += size
 
-    def unless_deferred(self, then: Callable[[Answer], None]) -> Callable[[Answer], None]:
-        """What to call when something that an answer waited for has happened: `then`, at the latest once nothing is deferred."""
+    def unless_deferred(self, callback: Callable[[Answer], None]) -> Callable[[Answer], None]:
+        """What to call when something that an answer waited for has happened: `callback`, at the latest once nothing is deferred."""
 
         def happened(answer: Answer) -> None:
             if self._server.lease.pending:
-                self.later(partial(then, answer))
+                self.later(partial(callback, answer))
             else:
-                then(answer)
+                callback(answer)
 
         return happened
 

@@ -16,7 +16,7 @@ from quire.bookie.connections.bookkeeper_connection import BookKeeperConnection
 from quire.bookie.connections.bundle_requests import BundledRows, BundleRequests
 from quire.bookie.connections.client_connection import WAITING_BYTES_MAX, ClientConnection, Serving
 from quire.bookie.connections.opening import NativeDoor
-from quire.bookie.ledgers.waiters import RECORD_WAITS_MAX
+from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
 from quire.core.ids import ID_MAX, NO_ENTRY
@@ -226,8 +226,8 @@ class Connection(ClientConnection):
         except MalformedFrameError as error:
             requests.clear()
             self._fail(error)
-        if self._again:
-            self._serve_again()
+        if self._retries:
+            self._serve_retries()
         if self.added:
             self._server.put(self)
 
@@ -264,7 +264,7 @@ class Connection(ClientConnection):
             self.serve_add(request)
         elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
             look = self.unless_congested(partial(self.serve_frame, frame), self._look(request))
-            self._ledgers.fence_then(request, self.unless_deferred(look), self)
+            self._ledgers.fence(request, self.unless_deferred(look), self)
         elif kind in (Kind.READ, Kind.READ_LAC):
             self.serve_read(request)
         elif kind is Kind.LONG_POLL:
@@ -344,8 +344,8 @@ class Connection(ClientConnection):
         found = self._ledgers.read(request, first, last, room, origin_term=origin_term, located=located)
         if self._server.lease.pending:
             if found.answer is not Answer.OK or not (found.runs or found.locations):
-                again = partial(self._entries, request, answer, first, last, bytes_max, origin_term)
-                self.later(again, READ_BYTES)
+                retry = partial(self._entries, request, answer, first, last, bytes_max, origin_term)
+                self.later(retry, READ_BYTES)
                 return
             found.conclusive_through = first - 1  # what is not here, others must say
         if found.answer is not Answer.OK:
@@ -431,12 +431,12 @@ class Connection(ClientConnection):
     def _write_lac(self, request: Request) -> None:
         if request.term:
             # It may raise the term, which is durable before any response.
-            then = self.unless_deferred(lambda answer: self.answer(request, answer))
-            self._ledgers.explicit_lac_then(request, then, self)
+            callback = self.unless_deferred(lambda answer: self.answer(request, answer))
+            self._ledgers.set_explicit_lac(request, callback, self)
             return
-        answer, again = self._ledgers.explicit_lac(request), partial(self._write_lac, request)
+        answer, retry = self._ledgers.explicit_lac(request), partial(self._write_lac, request)
         unknown = answer is Answer.UNKNOWN
-        if not (unknown and self._ledgers.unknown_ledgers.waits(request.ledger_id, again, self)):
+        if not (unknown and self._ledgers.unknown_ledgers.waits(request.ledger_id, retry, self)):
             self.answer(request, answer)
 
     def _ledger_info(self, request: Request) -> None:

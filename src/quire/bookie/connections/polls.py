@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from quire.bookie.ledgers.followers import Poll
 from quire.bookie.ledgers.ledgers import Ledgers
-from quire.bookie.ledgers.waiters import Poll
 
 POLLS_MAX: Final = 4096
 """Long polls of one connection that may wait at one time."""

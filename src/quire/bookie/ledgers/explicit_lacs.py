@@ -14,8 +14,9 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import Final
 
+from quire.bookie.ledgers.followers import Followers
 from quire.bookie.ledgers.lac_bodies import key_of, lac_body_of, plain_lac_body
-from quire.bookie.ledgers.waiters import Followers, UnknownLedgers
+from quire.bookie.ledgers.unknown_ledgers import UnknownLedgers
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.wire.native_bodies import LacFields, LacItem

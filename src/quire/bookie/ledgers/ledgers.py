@@ -1,7 +1,7 @@
 """All ledgers of one bookie: each request is decided by the ledger's machine and handed to storage in one go.
 
 Between the decision and the hand-over there is no `await`, so an add admitted before a fence is visible to it and a
-later one is refused: no lock. Nothing here uses a socket; the caller passes itself as the sink of the response.
+later one is refused: no lock. Nothing here uses a socket; the caller passes the callback that sends the response.
 
 Source: BookKeeper protocol, "Writing to the ledger", "Closing a ledger as a reader".
 """
@@ -18,18 +18,9 @@ from typing import Any, ClassVar, Final, TypeAlias
 from crc32c import crc32c
 
 from quire.bookie.ledgers.explicit_lacs import ExplicitLacs
+from quire.bookie.ledgers.followers import Followers, Poll
 from quire.bookie.ledgers.lac_bodies import is_lac_body
-from quire.bookie.ledgers.waiters import (
-    FACTS_OF,
-    NO_ASKER,
-    NO_SINK,
-    WHEN_DURABLE,
-    Asker,
-    Followers,
-    Poll,
-    Then,
-    UnknownLedgers,
-)
+from quire.bookie.ledgers.unknown_ledgers import NO_CLIENT, AnswerCallback, UnknownLedgers, WaitingClient
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, LedgerFacts
 from quire.core.bookie.limbo_decisions import LimboDecisions
@@ -40,7 +31,7 @@ from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.stripes import HeldInterval
 from quire.storage.holding import RangeHeld
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.segments.segment import Sink
+from quire.storage.segments.segment import CALL_TAG, NO_CALLBACK, DurableCallback, WriteCallback
 from quire.wire.bundles import Row
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import NO_KEY, Flag, Request
@@ -188,18 +179,18 @@ class Ledgers:
 
     # --- adds ----------------------------------------------------------------------------------------------------
 
-    def add(self, request: AddRequest, run: AddedRun, waiter: Sink, tag: object) -> Answer:
+    def add(self, request: AddRequest, run: AddedRun, callback: WriteCallback, tag: object) -> Answer:
         """Admit a run and hand it to storage. When it has no more of them, the caller calls `flush` or `flush_soon`.
 
         Returns:
-            OK when it was handed over, or waits for the metadata store: the response comes with `waiter.stored(tag,
-            …)`. Any other response is final.
+            OK when it was handed over, or waits for the metadata store: the response comes with `callback.stored(
+            tag, …)`. Any other response is final.
         """
-        answer = self.admit(request, run, waiter, tag)
+        answer = self.admit(request, run, callback, tag)
         # It may have been fenced here before, or is not known: whether the writer may go on, the record must say.
-        return self.unknown_ledgers.keep(request, run, waiter, tag) if answer is Answer.UNKNOWN else answer
+        return self.unknown_ledgers.keep(request, run, callback, tag) if answer is Answer.UNKNOWN else answer
 
-    def admit(self, request: AddRequest, run: AddedRun, waiter: Sink, tag: object) -> Answer:
+    def admit(self, request: AddRequest, run: AddedRun, callback: WriteCallback, tag: object) -> Answer:
         """As `add`, and UNKNOWN where the record must be read first: the run is neither taken nor refused."""
         recovery = bool(request.flags & Flag.RECOVERY)
         # Low-priority work stops before the space that fences and recovery need.
@@ -234,19 +225,19 @@ class Ledgers:
                 del self._machines[request.ledger_id]  # nothing has been learned of it yet
             return answer
         if facts is not None:
-            self._put_facts(machine, facts, FACTS_OF, (machine, facts))
+            self._put_facts(machine, facts)
         taken = storage.put_run(
             run,
             request.body_crc,
             lac=request.lac,
             token=request.token,
             recovery=recovery,
-            sink=waiter if persisted else NO_SINK,
+            callback=callback if persisted else NO_CALLBACK,
             tag=tag,
             low_priority=low_priority,
         )
         if not persisted:
-            waiter.stored(tag, None)
+            callback.stored(tag, None)
         if machine.facts.lac > lac_before and request.ledger_id in self.followers.polls:
             self._risen[request.ledger_id] = None
         if not taken:
@@ -262,7 +253,7 @@ class Ledgers:
         return Answer.OK
 
     def add_bundle(
-        self, frame: Buffer, rows: Sequence[Row], at: int, waiter: Sink, tag: RowsTag
+        self, frame: Buffer, rows: Sequence[Row], at: int, callback: WriteCallback, tag: RowsTag
     ) -> list[OtherRow]:
         """Admit the ordinary runs of a bundle in one step, so that a fence sees all of them or comes before all.
 
@@ -270,7 +261,7 @@ class Ledgers:
             frame: the bundle.
             rows: of it, no ledger twice.
             at: where its first body begins.
-            waiter: is called with the tags.
+            callback: is called with the tags.
             tag: makes the tag of some runs that become durable together, of their rows' indices and themselves.
 
         Returns:
@@ -303,16 +294,18 @@ class Ledgers:
             else:
                 others.append((index, row, body))
         if runs:
-            self._put_runs(runs, indices, waiter, tag)
+            self._put_runs(runs, indices, callback, tag)
         return others
 
-    def _put_runs(self, runs: list[OrdinaryRun], indices: Sequence[int], waiter: Sink, tag: RowsTag) -> None:
+    def _put_runs(
+        self, runs: list[OrdinaryRun], indices: Sequence[int], callback: WriteCallback, tag: RowsTag
+    ) -> None:
         """Hand admitted runs to storage, and note of them what `admit` notes of one."""
 
         def tag_of(at: int, count: int) -> object:
             return tag(indices[at : at + count], runs[at : at + count])
 
-        for at in reversed(self._storage.put_runs(runs, waiter, tag_of)):
+        for at in reversed(self._storage.put_runs(runs, callback, tag_of)):
             del runs[at]
         self._evidence.update([(run[0], run[7]) for run in runs])
         if polls := self.followers.polls:
@@ -358,7 +351,7 @@ class Ledgers:
             body, explicit_lac_of(body), key=key, token=token, digest_type=digest_type, term=term
         )
         if facts is not None:
-            self._put_facts(machine, facts, FACTS_OF, (machine, facts))
+            self._put_facts(machine, facts)
             self.flush_soon()
         if answer is Answer.OK and machine.facts.lac > before:
             self._unsaved_lacs[ledger_id] = machine
@@ -371,69 +364,73 @@ class Ledgers:
         """Whether a LAC was just taken, which waits for no group then."""
         return self._unsaved_lacs.pop(ledger_id, None) is not None
 
-    def explicit_lac_then(self, request: Request, then: Then, asker: Asker) -> None:
-        """Take a writer's explicit LAC as `explicit_lac` does, and call `then` once it is durable, as Java answers."""
+    def set_explicit_lac(self, request: Request, callback: AnswerCallback, client: WaitingClient) -> None:
+        """Take a writer's explicit LAC as `explicit_lac` does, and call `callback` once it is durable, as Java answers."""
         if request.key and (self.read_only or not self._storage.writable):
-            then(Answer.READ_ONLY)
+            callback(Answer.READ_ONLY)
             return
         answer = self.explicit_lac(request)
         if answer is not Answer.OK:
-            self.unknown_ledgers.refuse(answer, self.explicit_lac_then, request, then, asker)
+            self.unknown_ledgers.refuse(answer, self.set_explicit_lac, request, callback, client)
             return
         self._unsaved_lacs.pop(request.ledger_id, None)
-        self._save(self._machine(request.ledger_id), then)
+        self._save(self._machine(request.ledger_id), callback)
 
-    def force(self, ledger_id: int, then: Then) -> None:
-        """Call `then` when all that was put of a ledger, and so its newest state, is durable; at once for an unknown ledger."""
+    def force(self, ledger_id: int, callback: AnswerCallback) -> None:
+        """Call `callback` when all that was put of a ledger, and so its newest state, is durable; at once for an unknown ledger."""
         machine = self._known(ledger_id)
         if machine is not None and self._storage.failure is None:
-            self._save(machine, then)
+            self._save(machine, callback)
         else:
-            then(Answer.OK if self._storage.failure is None else Answer.ERROR)
+            callback(Answer.OK if self._storage.failure is None else Answer.ERROR)
 
     # --- fences and reads -----------------------------------------------------------------------------------------
 
-    def fence_then(self, request: Request, then: Then, asker: Asker = NO_ASKER) -> None:
-        """Fence, and call `then` with the response once the fence is durable (at once if it was, or on a refusal).
+    def fence(self, request: Request, callback: AnswerCallback, client: WaitingClient = NO_CLIENT) -> None:
+        """Fence, and call `callback` with the response once the fence is durable (at once if it was, or on a refusal).
 
         Of a stream it is the request's term that the bookie takes. UNKNOWN: the record must be read first, and does not
         come. A negative would count as a fence.
         """
         answer = self.unknown_ledgers.judge(request.ledger_id, request.key, request.token, request.term)
         if answer is not Answer.OK:
-            self.unknown_ledgers.refuse(answer, self.fence_then, request, then, asker)
+            self.unknown_ledgers.refuse(answer, self.fence, request, callback, client)
             return
         machine = self._machine(request.ledger_id)
         self._complete(machine)
         who: Any = {"key": request.key, "token": request.token, "digest_type": request.digest_type}
         ready = machine.raise_term(**who, term=request.term) if request.term else machine.set_fence(**who)
         if ready.answer is Answer.UNKNOWN:
-            self.unknown_ledgers.refuse(ready.answer, self.fence_then, request, then, asker)
+            self.unknown_ledgers.refuse(ready.answer, self.fence, request, callback, client)
             return
         if ready.facts is None:
-            then(ready.answer)
+            callback(ready.answer)
             return
         if self._storage.failure is not None:
             machine.not_saved(ready.facts)
-            then(Answer.ERROR)
+            callback(Answer.ERROR)
             return
 
         def answered(answer: Answer) -> None:
-            if not request.term:
+            if not request.term and request.ledger_id in self.followers.polls:
                 self.followers.tell(request.ledger_id, EVERY_LAC)  # its writer sends no LAC any more
-            then(answer)
+            callback(answer)
 
         self._carry_out(machine, ready, answered)
 
     def truncate(
-        self, what: tuple[int, int, int], request: Request, then: Then, asker: Asker = NO_ASKER
+        self,
+        what: tuple[int, int, int],
+        request: Request,
+        callback: AnswerCallback,
+        client: WaitingClient = NO_CLIENT,
     ) -> None:
-        """Let die what other terms left of a stream, and call `then` once that is durable, or with a refusal.
+        """Let die what other terms left of a stream, and call `callback` once that is durable, or with a refusal.
 
         The request's term is taken first, as by a fence. `what`: first and last id, and the origin term that stays, see
         `LedgerStorage.truncate`.
         """
-        again = partial(self.truncate, what)
+        retry = partial(self.truncate, what)
         answer = self.unknown_ledgers.judge(request.ledger_id, request.key, request.token, request.term)
         if answer is Answer.OK:
             machine = self._machine(request.ledger_id)
@@ -441,23 +438,23 @@ class Ledgers:
             who: Any = {"key": request.key, "token": request.token, "digest_type": request.digest_type}
             facts, _, answer, _ = machine.truncate(**who, term=request.term)
         if answer is not Answer.OK:
-            self.unknown_ledgers.refuse(answer, again, request, then, asker)
+            self.unknown_ledgers.refuse(answer, retry, request, callback, client)
             return
         if self._storage.failure is not None:
             if facts is not None:
                 machine.not_saved(facts)
-            then(Answer.ERROR)
+            callback(Answer.ERROR)
             return
         if facts is not None:
-            self._put_facts(machine, facts, FACTS_OF, (machine, facts))
+            self._put_facts(machine, facts)
 
         def durable(error: StorageError | None) -> None:
-            then(Answer.OK if error is None else Answer.ERROR)
+            callback(Answer.OK if error is None else Answer.ERROR)
 
         self._evidence.pop(request.ledger_id, None)
         first, last, kept = what
         self._storage.truncate(
-            request.ledger_id, first, request.term, WHEN_DURABLE, durable, last=last, kept=kept
+            request.ledger_id, first, request.term, CALL_TAG, durable, last=last, kept=kept
         )
         self.flush_soon()
 
@@ -541,7 +538,7 @@ class Ledgers:
         Returns:
             What waits now, to be dropped with its reader; None if `wake` has been called.
         """
-        self.followers.saw(ledger_id)
+        self.followers.polled(ledger_id)
         machine = self._known(ledger_id)
         if machine is None:
             waits = previous_lac == NO_ENTRY
@@ -589,45 +586,47 @@ class Ledgers:
         damaged = self._storage.damages.of_ledger(ledger_id)
         return ledger_info(machine, self._storage.last_entry(ledger_id), damaged=bool(damaged))
 
-    def clear_limbo(self, request: Request, lsn: int, then: Then) -> None:
-        """End the limbo of a ledger whose entries have been restored; `then` is called once that is durable.
+    def clear_limbo(self, request: Request, lsn: int, callback: AnswerCallback) -> None:
+        """End the limbo of a ledger whose entries have been restored; `callback` is called once that is durable.
 
         Args:
             request: names ledger and key.
             lsn: of the limbo that this ends.
-            then: BAD_REQUEST when the ledger is in limbo since another loss; it stays so.
+            callback: BAD_REQUEST when the ledger is in limbo since another loss; it stays so.
         """
         machine = self._known(request.ledger_id)
         if machine is None:
-            then(Answer.NO_LEDGER)
+            callback(Answer.NO_LEDGER)
             return
         self._complete(machine)
         ready = machine.clear_limbo(lsn, key=request.key)
         if ready.answer is Answer.UNKNOWN:
-            again = partial(self.clear_limbo, request, lsn, then)
-            if self.unknown_ledgers.waits(request.ledger_id, again, NO_ASKER):
+            retry = partial(self.clear_limbo, request, lsn, callback)
+            if self.unknown_ledgers.waits(request.ledger_id, retry, NO_CLIENT):
                 return
-        self._carry_out(machine, ready, then)
+        self._carry_out(machine, ready, callback)
 
-    def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
+    def put_in_limbo(self, facts: LedgerFacts, callback: DurableCallback) -> None:
         """Put a ledger in limbo that this bookie may have lost entries of; a fence may be lost too."""
         machine = self._machine(facts.ledger_id)
         self._complete(machine)
         ready = machine.enter_limbo(
             self._storage.started_lsn, key=facts.key, token=facts.token, term=facts.term
         )
-        self._journal(machine, ready, then)
+        self._journal(machine, ready, callback)
 
-    def delete(self, ledger_id: int, until_ms: int, then: Callable[..., None] = lambda _error: None) -> None:
+    def delete(
+        self, ledger_id: int, until_ms: int, callback: Callable[..., None] = lambda _error: None
+    ) -> None:
         """Drop a ledger's entries, and refuse adds to it until the wall clock passes `until_ms`.
 
-        `then` is called once that is durable, or with the error: then the ledger is as it was.
+        `callback` is called once that is durable, or with the error: then the ledger is as it was.
         """
         machine = self._machine(ledger_id)
         self._evidence.pop(ledger_id, None)
         self._unsaved_lacs.pop(ledger_id, None)
         self.explicit_lacs.pop(ledger_id, None)
-        self._journal(machine, machine.delete(until_ms), then)
+        self._journal(machine, machine.delete(until_ms), callback)
         self.followers.tell(ledger_id, EVERY_LAC)
 
     def drop(
@@ -636,7 +635,7 @@ class Ledgers:
         first: int,
         last: int,
         through_lsn: int,
-        then: Callable[[StorageError | None], None],
+        callback: DurableCallback,
     ) -> None:
         """Drop first..last of a ledger, as far as it was put up to an LSN; fence and key stay.
 
@@ -647,7 +646,7 @@ class Ledgers:
             first: of the entries.
             last: the last of them; 0..`ID_MAX` are all.
             through_lsn: what was put later stays.
-            then: is called once that is durable, or with the error.
+            callback: is called once that is durable, or with the error.
         """
         machine = self._known(ledger_id)
         if machine is not None and machine.facts.limbo is not None and (first, last) == (0, ID_MAX):
@@ -657,7 +656,7 @@ class Ledgers:
                 lambda _answer: None,
             )
         self._evidence.pop(ledger_id, None)
-        self._storage.drop(ledger_id, first, last, through_lsn, WHEN_DURABLE, then)
+        self._storage.drop(ledger_id, first, last, through_lsn, CALL_TAG, callback)
         self.flush_soon()
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
@@ -672,7 +671,7 @@ class Ledgers:
         for machine in unsaved.values():
             facts = machine.save().facts
             assert facts is not None
-            self._put_facts(machine, facts, FACTS_OF, (machine, facts))
+            self._put_facts(machine, facts)
         if len(unsaved) >= LACS_UNSAVED_MAX:
             self._forget_machines(2 * len(unsaved))
 
@@ -732,45 +731,62 @@ class Ledgers:
         machine = self._known(ledger_id)
         return self._made(ledger_id, None) if machine is None else machine
 
-    def _save(self, machine: BookieLedgerMachine, then: Then) -> None:
+    def _save(self, machine: BookieLedgerMachine, callback: AnswerCallback) -> None:
         """Journal all that is known of a ledger, with the body of a LAC that came without one."""
         self._complete(machine)
-        self._carry_out(machine, machine.save(), then)
+        self._carry_out(machine, machine.save(), callback)
 
-    def _carry_out(self, machine: BookieLedgerMachine, ready: BookieReady, then: Then) -> None:
+    def _carry_out(self, machine: BookieLedgerMachine, ready: BookieReady, callback: AnswerCallback) -> None:
         """Journal what a ledger's machine says, and give the response when it says."""
         if ready.persisted:
-            self._journal(machine, ready, lambda error: then(ready.answer if error is None else Answer.ERROR))
+            self._journal(
+                machine, ready, lambda error: callback(ready.answer if error is None else Answer.ERROR)
+            )
             return
         if ready.facts is not None:
             self._journal(machine, ready, lambda _: None)
-        then(ready.answer)
+        callback(ready.answer)
 
     def _journal(
-        self, machine: BookieLedgerMachine, ready: BookieReady, then: Callable[[StorageError | None], None]
+        self,
+        machine: BookieLedgerMachine,
+        ready: BookieReady,
+        callback: DurableCallback,
     ) -> None:
-        """Journal facts or a tombstone; once that is durable, or failed, the machine gets the outcome, and `then` is called."""
-        facts, known = ready.facts, machine.facts
-
-        def durable(error: StorageError | None) -> None:
-            if facts is not None:
-                FACTS_OF.stored((machine, facts), error)
-            elif error is not None:
-                machine.not_deleted()
-            then(error)
-
-        if facts is not None:
-            self._put_facts(machine, facts, WHEN_DURABLE, durable)
+        """Journal facts or a tombstone; once that is durable, or failed, the machine gets the outcome, and `callback` is called."""
+        if ready.facts is not None:
+            self._put_facts(machine, ready.facts, callback)
         else:
-            self._storage.delete(known.ledger_id, known.deleted_until_ms, WHEN_DURABLE, durable)
+
+            def deleted(error: StorageError | None) -> None:
+                if error is not None:
+                    machine.not_deleted()
+                callback(error)
+
+            known = machine.facts
+            self._storage.delete(known.ledger_id, known.deleted_until_ms, CALL_TAG, deleted)
         self.flush_soon()
 
-    def _put_facts(self, machine: BookieLedgerMachine, facts: LedgerFacts, sink: Sink, tag: object) -> None:
-        """Journal facts. With a term that is higher than the stored one they say what was put before it was taken."""
+    def _put_facts(
+        self, machine: BookieLedgerMachine, facts: LedgerFacts, callback: DurableCallback | None = None
+    ) -> None:
+        """Journal facts; once they are durable, or failed, the machine gets the outcome, and `callback` is called.
+
+        With a term that is higher than the stored one they say what was put before it was taken.
+        """
         stored = self._storage.facts(facts.ledger_id) if facts.term else None
         if facts.term != (0 if stored is None else stored.term):
             facts.term_lsn = machine.facts.term_lsn = self._storage.last_lsn
-        self._storage.put_facts(facts, sink, tag)
+
+        def durable(error: StorageError | None) -> None:
+            if error is None:
+                machine.saved(facts)
+            else:
+                machine.not_saved(facts)
+            if callback is not None:
+                callback(error)
+
+        self._storage.put_facts(facts, CALL_TAG, durable)
 
     def flush_soon(self) -> None:
         """Flush at the end of this loop turn, together with what others put in it."""

@@ -28,7 +28,7 @@ PATIENCE_SECONDS: Final = 5.0
 """So long after it was asked for, a record that did not come does not come."""
 
 ReadOutcome: TypeAlias = LedgerMetadata | QuireError
-Tell: TypeAlias = Callable[[int, ReadOutcome], None]
+OnRecord: TypeAlias = Callable[[int, ReadOutcome], None]
 """Called with a ledger's id, and its record or why there is none."""
 
 
@@ -42,44 +42,46 @@ class RecordReads:
 
     def __init__(self, records: AllRecords) -> None:
         self._records = records
-        self._asked: dict[int, list[Tell]] = {}
+        self._asked: dict[int, list[OnRecord]] = {}
         self._waiting: deque[tuple[int, float]] = deque()
         self._readers: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self.listeners: list[Tell] = []
+        self.listeners: list[OnRecord] = []
         self.reads = 0
 
-    def read(self, ledger_id: int, tell: Tell) -> None:
-        """Read a ledger's record, or wait with others for a read that has begun, and call `tell` in a later turn.
+    def read(self, ledger_id: int, on_record: OnRecord) -> None:
+        """Read a ledger's record, or wait with others for a read that has begun, and call `on_record` in a later turn.
 
         That there is no record is reported only by a read that began after this call: it may have been made since.
 
         Args:
             ledger_id: whose.
-            tell: called with the record; NoSuchLedgerError, CorruptMetadataError or the store's error; StoreAwayError
+            on_record: called with the record; NoSuchLedgerError, CorruptMetadataError or the store's error; StoreAwayError
                 after `PATIENCE_SECONDS`.
         """
         if self._is_closed:
             return
-        asking = self._asked.get(ledger_id)
-        if asking is not None:
-            asking.append(tell)
+        callbacks = self._asked.get(ledger_id)
+        if callbacks is not None:
+            callbacks.append(on_record)
             return
-        self._enqueue(ledger_id, [tell])
+        self._enqueue(ledger_id, [on_record])
         if len(self._readers) < READING_MAX:
             work = asyncio.get_running_loop().create_task(self._work(), name="read ledgers' records")
             self._readers.add(work)
 
-    def read_anew(self, ledger_id: int, tell: Tell) -> None:
+    def read_anew(self, ledger_id: int, on_record: OnRecord) -> None:
         """The same with a read that begins after this call: one that has begun says nothing of a record made since."""
-        again = partial(self.read, tell=tell)
-        self.read(ledger_id, (lambda ledger_id, _: again(ledger_id)) if ledger_id in self._asked else tell)
+        read_later = partial(self.read, on_record=on_record)
+        self.read(
+            ledger_id, (lambda ledger_id, _: read_later(ledger_id)) if ledger_id in self._asked else on_record
+        )
 
-    def _enqueue(self, ledger_id: int, asked: list[Tell]) -> None:
+    def _enqueue(self, ledger_id: int, asked: list[OnRecord]) -> None:
         self._asked[ledger_id] = asked
         self._waiting.append((ledger_id, asyncio.get_running_loop().time() + PATIENCE_SECONDS))
 
-    def seen(self, ledger_id: int) -> LedgerMetadata | None:
+    def cached(self, ledger_id: int) -> LedgerMetadata | None:
         """A record from memory, possibly an older one. None: it must be read."""
         return self._records.ledgers.cached(ledger_id)
 
@@ -101,11 +103,11 @@ class RecordReads:
                 if isinstance(outcome, NoSuchLedgerError) and asked[count:]:
                     self._enqueue(ledger_id, asked[count:])
                     del asked[count:]
-                for tell in (*self.listeners, *asked):
+                for on_record in (*self.listeners, *asked):
                     try:
-                        tell(ledger_id, outcome)
+                        on_record(ledger_id, outcome)
                     except Exception:  # the others must get it, and callers that wait for another record
-                        log.exception("telling of the record of ledger %d", ledger_id)
+                        log.exception("a callback for the record of ledger %d failed", ledger_id)
         finally:
             # In the turn that found nothing waiting: the next request must not count on this reader.
             reader = asyncio.current_task()

@@ -21,13 +21,13 @@ from typing import Final, NamedTuple
 
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.record_reads import ReadOutcome, RecordReads
-from quire.bookie.ledgers.waiters import (
-    NO_ASKER,
+from quire.bookie.ledgers.unknown_ledgers import (
+    NO_CLIENT,
     RECORD_WAITS_MAX,
-    Again,
-    Asker,
+    AnswerCallback,
     LateRefusalError,
-    Then,
+    Retry,
+    WaitingClient,
 )
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import NO_KEY
@@ -36,7 +36,7 @@ from quire.core.bookie.rules import RULES, BookieRules, RecordedKey
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.storage.segments.segment import Sink
+from quire.storage.segments.segment import WriteCallback
 from quire.wire.entry import master_key
 from quire.wire.plain_adds import AddedRun, AddRequest
 
@@ -52,9 +52,9 @@ REQUEST_BYTES: Final = 1024
 
 
 class _Waiting(NamedTuple):
-    decide: Again
+    decide: Retry
     size: int
-    asker: Asker | None
+    client: WaitingClient | None
 
 
 def recorded_key(record: LedgerMetadata | None) -> RecordedKey:
@@ -98,15 +98,17 @@ class RecordWaits:
         ledgers.unknown_ledgers.keep = self.keep
         ledgers.unknown_ledgers.wait = self.wait
         ledgers.unknown_ledgers.on_deleted = self.on_deleted
-        ledgers.unknown_ledgers.seen = self._seen
+        ledgers.unknown_ledgers.cached = self._cached
 
-    def wait(self, ledger_id: int, decide: Again, asker: Asker | None, size: int = REQUEST_BYTES) -> bool:
+    def wait(
+        self, ledger_id: int, decide: Retry, client: WaitingClient | None, size: int = REQUEST_BYTES
+    ) -> bool:
         """Call `decide` in a later turn, when the ledger's record was read, or does not come; in order for one ledger.
 
         Args:
             ledger_id: whose record.
             decide: what is to be done then.
-            asker: whose request it is; None: a LAC that no client waits for.
+            client: whose request it is; None: a LAC that no client waits for.
             size: bytes that it keeps in memory.
 
         Returns:
@@ -114,62 +116,62 @@ class RecordWaits:
         """
         waiting = self._waiting.get(ledger_id)
         full = len(self._waiting) >= LEDGERS_MAX if waiting is None else len(waiting) >= WAITING_MAX
-        if full or self._bytes + size > self._bytes_max or (asker is None and self._lacs >= LACS_MAX):
+        if full or self._bytes + size > self._bytes_max or (client is None and self._lacs >= LACS_MAX):
             return False
         self._bytes += size
-        if asker is None:
+        if client is None:
             self._lacs += 1
         else:
-            asker.record_waits += 1
+            client.record_waits += 1
         if waiting is None:
             waiting = self._waiting[ledger_id] = deque()
-        waiting.append(_Waiting(decide, size, asker))
+        waiting.append(_Waiting(decide, size, client))
         self._reads.read(ledger_id, self._decide)
         return True
 
-    def keep(self, request: AddRequest, run: AddedRun, waiter: Sink, tag: object) -> Answer:
+    def keep(self, request: AddRequest, run: AddedRun, callback: WriteCallback, tag: object) -> Answer:
         """Keep a run until its ledger's record was read.
 
         Returns:
-            OK: `waiter.stored(tag, …)` is called later, with `LateRefusalError` where it is refused. READ_ONLY: too much
+            OK: `callback.stored(tag, …)` is called later, with `LateRefusalError` where it is refused. READ_ONLY: too much
             waits already.
         """
-        asker = waiter if isinstance(waiter, Asker) else NO_ASKER
-        decide = partial(self._add, request, run, waiter, tag)
-        kept = self.wait(request.ledger_id, decide, asker, len(request.body))
+        client = callback if isinstance(callback, WaitingClient) else NO_CLIENT
+        decide = partial(self._add, request, run, callback, tag)
+        kept = self.wait(request.ledger_id, decide, client, len(request.body))
         return Answer.OK if kept else Answer.READ_ONLY
 
-    def on_deleted(self, ledger_id: int, then: Then, asker: Asker) -> None:
-        """A fence was refused since the ledger was deleted: read whether the id has no record, and call `then`."""
+    def on_deleted(self, ledger_id: int, callback: AnswerCallback, client: WaitingClient) -> None:
+        """A fence was refused since the ledger was deleted: read whether the id has no record, and call `callback`."""
 
         def on_read(_: int, outcome: ReadOutcome) -> None:
-            self._release(asker)
+            self._release(client)
             no_record = isinstance(outcome, NoSuchLedgerError) and self._ledgers.store_is_trusted()
-            then(self._rules.fence_of_deleted(has_no_record=no_record))
+            callback(self._rules.fence_of_deleted(has_no_record=no_record))
 
-        asker.record_waits += 1
+        client.record_waits += 1
         self._reads.read_anew(ledger_id, on_read)
 
     @staticmethod
-    def _release(asker: Asker) -> None:
+    def _release(client: WaitingClient) -> None:
         """One request of a client waits no more."""
-        asker.record_waits -= 1
-        if asker.record_waits == RECORD_WAITS_MAX - 1:
-            asyncio.get_running_loop().call_soon(asker.release)
+        client.record_waits -= 1
+        if client.record_waits == RECORD_WAITS_MAX - 1:
+            asyncio.get_running_loop().call_soon(client.release)
 
-    def _add(self, request: AddRequest, run: AddedRun, waiter: Sink, tag: object) -> None:
+    def _add(self, request: AddRequest, run: AddedRun, callback: WriteCallback, tag: object) -> None:
         """Take or refuse a run that waited."""
-        answer = once_read(self._ledgers.admit(request, run, waiter, tag))
+        answer = once_read(self._ledgers.admit(request, run, callback, tag))
         if answer is not Answer.OK:
-            waiter.stored(tag, LateRefusalError(answer, request.ledger_id))
+            callback.stored(tag, LateRefusalError(answer, request.ledger_id))
 
     def _on_record(self, ledger_id: int, outcome: ReadOutcome) -> None:
         """A record was read, for this request or another: it may settle the fence."""
         if isinstance(outcome, LedgerMetadata):
             self._ledgers.record_read(ledger_id, outcome, self._bookie_id)
 
-    def _seen(self, ledger_id: int) -> RecordedKey | None:
-        record = self._reads.seen(ledger_id)
+    def _cached(self, ledger_id: int) -> RecordedKey | None:
+        record = self._reads.cached(ledger_id)
         return recorded_key(record) if record is not None else None
 
     def _recorded_key(self, outcome: ReadOutcome) -> RecordedKey | Answer:
@@ -185,7 +187,7 @@ class RecordWaits:
     def _decide(self, ledger_id: int, outcome: ReadOutcome) -> None:
         """The record was read, or does not come: decide what has waited longest; each is decided with that outcome."""
         waiting = self._waiting[ledger_id]
-        decide, size, asker = waiting.popleft()
+        decide, size, client = waiting.popleft()
         if not waiting:
             del self._waiting[ledger_id]
         away = isinstance(outcome, Exception) and not isinstance(
@@ -196,10 +198,10 @@ class RecordWaits:
         self._away = away
         unknown_ledgers = self._ledgers.unknown_ledgers
         self._bytes -= size
-        if asker is None:
+        if client is None:
             self._lacs -= 1
         else:
-            self._release(asker)
+            self._release(client)
         unknown_ledgers.fetched[ledger_id] = self._recorded_key(outcome)
         try:
             decide()

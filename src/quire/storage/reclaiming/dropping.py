@@ -30,7 +30,7 @@ from quire.storage.journal import Journal
 from quire.storage.reading import RunReader, is_unreadable
 from quire.storage.reclaiming.forgetting import Look, RangeForgetter, look_sealed, look_unsealed
 from quire.storage.reclaiming.kept_records import KeptRecords
-from quire.storage.segments.segment import Segment, Sink
+from quire.storage.segments.segment import Segment, WriteCallback
 from quire.storage.segments.segment_files import Space
 from quire.storage.states import Span, States, StoredLedger
 
@@ -110,20 +110,22 @@ class EntryDropper:
 
     # --- dropping -----------------------------------------------------------------------------------------------------
 
-    def drop(self, ledger_id: int, first: int, last: int, through: int, sink: Sink, tag: object) -> None:
+    def drop(
+        self, ledger_id: int, first: int, last: int, through: int, callback: WriteCallback, tag: object
+    ) -> None:
         """Let first..last be dead, as far as it was put up to an LSN; see `LedgerStorage.drop`."""
         ledger = self._states.ledgers.get(ledger_id)
         if ledger is None:
-            sink.stored(tag, None)
+            callback.stored(tag, None)
         else:
-            self._drop(ledger_id, ledger, [DeadRange(first, last, through)], sink, tag)
+            self._drop(ledger_id, ledger, [DeadRange(first, last, through)], callback, tag)
 
     def _drop(
         self,
         ledger_id: int,
         ledger: StoredLedger,
         ranges: Sequence[DeadRange],
-        sink: Sink,
+        callback: WriteCallback,
         tag: object,
         *,
         by_id: bool = False,
@@ -137,7 +139,7 @@ class EntryDropper:
             self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger, Space.DELETE)
         except StorageError as error:
             ledger.facts, ledger.dead_through, ledger.dead_ranges = before
-            self._journal.refuse(sink, tag, error)
+            self._journal.refuse(callback, tag, error)
             return
         self.cancel_deletion(ledger_id)
         for first, last, through in ranges:
@@ -146,15 +148,15 @@ class EntryDropper:
             if not self.written_since(ledger_id, ledger, through):
                 self._damages.dropped(ledger_id, first, last)
         self._settle(ledger_id, ledger)
-        self._journal.wait(sink, tag)
+        self._journal.wait(callback, tag)
 
     def truncate(
-        self, ledger_id: int, ids: tuple[int, int], term: int, kept: int, sink: Sink, tag: object
+        self, ledger_id: int, ids: tuple[int, int], term: int, kept: int, callback: WriteCallback, tag: object
     ) -> None:
         """Let die what other terms left under some ids; see `LedgerStorage.truncate`."""
         ledger = self._states.ledgers.get(ledger_id)
         if ledger is None:
-            sink.stored(tag, None)
+            callback.stored(tag, None)
             return
         self.cancel_deletion(ledger_id)
         try:
@@ -165,12 +167,12 @@ class EntryDropper:
             if not ranges:  # a truncation before it may be on its way to the disk
                 self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger)
         except StorageError as error:
-            self._journal.refuse(sink, tag, error)
+            self._journal.refuse(callback, tag, error)
             return
         if ranges:
-            self._drop(ledger_id, ledger, ranges, sink, tag, by_id=True)
+            self._drop(ledger_id, ledger, ranges, callback, tag, by_id=True)
         else:
-            self._journal.wait(sink, tag)
+            self._journal.wait(callback, tag)
 
     def _earlier(
         self, ledger_id: int, ledger: StoredLedger, first: int, last: int, term: int

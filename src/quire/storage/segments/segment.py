@@ -303,14 +303,34 @@ def footer_room(segment_bytes: int) -> int:
     return segment_bytes - blocks * BLOCK_BYTES - footer_bytes(0, 1, 1)
 
 
-class Sink(Protocol):
-    """A caller that put something and waits until it is on disk."""
+class WriteCallback(Protocol):
+    """What a caller of storage passes with each put, as BookKeeper's interface of this name; the tag is its `ctx`."""
 
     def stored(self, tag: object, error: StorageError | None) -> None:
         """What was put with this tag is durable (no error), or failed for ever."""
 
 
-Item: TypeAlias = tuple[Sink, object, StorageError | None]
+DurableCallback: TypeAlias = Callable[[StorageError | None], None]
+"""Called once what was put is durable, or with the error that prevents it."""
+
+
+class _NoCallback:
+    def stored(self, tag: Any, error: StorageError | None) -> None:
+        """No response depends on this."""
+
+
+class _CallTag:
+    """For a put whose tag is a `DurableCallback`: calls it with the error."""
+
+    def stored(self, tag: Any, error: StorageError | None) -> None:
+        assert callable(tag)
+        tag(error)
+
+
+NO_CALLBACK = _NoCallback()
+CALL_TAG = _CallTag()
+
+Item: TypeAlias = tuple[WriteCallback, object, StorageError | None]
 
 
 class Group:
