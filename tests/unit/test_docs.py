@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import quire.blocking
+from quire_testing.explorer.check import EVERY_INVARIANT
+from quire_testing.explorer.mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,6 +29,10 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 BIN = Path(sys.executable).parent
 SECONDS = 300
 GOES_ON = "run: after the one above"
+CODES = re.compile(
+    "|".join(rf"\b{code}\b" for code in (*MUTANTS, *EVERY_INVARIANT) if re.fullmatch(r"[A-Z]+\d+", code))
+)
+"""Of mutants and invariants; performance.md has claims with codes of its own."""
 
 
 def name(path):
@@ -128,3 +134,16 @@ def test_the_readmes_commands_exist():
 def test_scripts_parse_and_are_executable(script):
     assert os.access(ROOT / script, os.X_OK)
     subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
+
+
+def test_a_page_says_what_its_codes_are():
+    """Codes of mutants and invariants (X9, I1) have a link to the page that lists them, at their first use or before."""
+    without = []
+    for path in DOCUMENTS:
+        text = path.read_text()
+        first = CODES.search(text)
+        if first and path.name not in {"counterexamples.md", "performance.md"}:
+            paragraph_end = text.find("\n\n", first.start())
+            if "counterexamples" not in text[:paragraph_end]:
+                without.append(f"{name(path)}: {first[0]}")
+    assert without == []
