@@ -82,7 +82,8 @@ WORLDS = {
         Configuration(2, 2, 2, 2, damages=1),
         Configuration(2, 2, 2, 2, deletions=1),
         Configuration(2, 2, 2, 2, timeouts=1, waits=True),
-        Configuration(3, 2, 2, 1, timeouts=1, lost_swaps=1, absent=True),
+        Configuration(2, 2, 2, 1, recoverers=0, lost_swaps=1, closes=True),
+        Configuration(3, 2, 2, 1, timeouts=1, absent=True),
         Configuration(
             2,
             2,

@@ -8,8 +8,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/testing-coverage.md").read_text()
-MACHINES = checked_where.machines()
-FORMATS = checked_where.formats()
+
+
+@pytest.fixture(scope="module")
+def machines():
+    return checked_where.machines()
+
+
+@pytest.fixture(scope="module")
+def formats():
+    return checked_where.formats()
 
 
 def region(kind):
@@ -18,11 +26,11 @@ def region(kind):
     return [line.split(" | ") for line in found[1].splitlines()[2:]]
 
 
-def test_a_machine_or_a_format_has_tests():
-    assert [checked.name for checked in (*MACHINES, *FORMATS) if not checked.tests] == []
+def test_a_machine_or_a_format_has_tests(machines, formats):
+    assert [checked.name for checked in (*machines, *formats) if not checked.tests] == []
 
 
-def test_the_machines_that_decide_are_run_by_the_explorer():
+def test_the_machines_that_decide_are_run_by_the_explorer(machines):
     """A sink's commit and audits have worlds of their own in `tests/support`; the others are tested alone."""
     alone = {
         "AuditMachine",
@@ -30,19 +38,18 @@ def test_the_machines_that_decide_are_run_by_the_explorer():
         "FlushMachine",
         "RewriteMachine",
     }
-    assert {each.name for each in MACHINES if not each.proven_by} == alone
+    assert {each.name for each in machines if not each.proven_by} == alone
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("machines", MACHINES), ("formats", FORMATS)])
-def test_the_page_names_every_one(kind, expected):
-    assert [row[0].strip("| `") for row in region(kind)] == [each.name for each in expected], (
-        "run 'make docs'"
-    )
+@pytest.mark.parametrize("kind", ["machines", "formats"])
+def test_the_page_names_every_one(request, kind):
+    expected = [each.name for each in request.getfixturevalue(kind)]
+    assert [row[0].strip("| `") for row in region(kind)] == expected, "run 'make docs'"
 
 
-def test_a_class_that_no_test_imports_has_none():
+def test_a_class_that_no_test_imports_has_none(machines):
     assert checked_where.proof_rooms("quire.core.ledger.writer.NoMachine") == ()
-    rows = {each.name: each.tests for each in MACHINES}
+    rows = {each.name: each.tests for each in machines}
     assert "unit/core/test_flush.py" in rows["FlushMachine"]
     assert "golden/test_writer_golden.py" in rows["WriterMachine"]
     assert "unit/core/test_flush.py" not in rows["WriterMachine"]
