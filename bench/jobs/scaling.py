@@ -314,7 +314,7 @@ async def _with_fragments(world: World, job: Job, entries: int, payloads: list[b
     one = Kept(await world.create(job))
     await _fill(one, payloads, entries, entries)
     await one.ledger.close()
-    store = world.client.ledger_store
+    store = world.client.records.ledgers
     record, version = await store.read(one.ledger.ledger_id)
     bookies = record.fragments[0].ensemble
     parts = tuple(

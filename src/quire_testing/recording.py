@@ -196,7 +196,7 @@ async def record_scan(history: History, client: Client, ledger_id: int) -> int:
     Returns:
         How many copies were not there.
     """
-    record, version = await client.ledger_store.read(ledger_id)
+    record, version = await client.records.ledgers.read(ledger_id)
     facts: dict[str, Any] = {"state": "open"}
     if record.state is LedgerState.CLOSED:
         facts = {"state": "closed", "last": int(record.last_entry)}

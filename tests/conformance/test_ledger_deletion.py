@@ -10,11 +10,10 @@ from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, RefusedErro
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
 from quire.core.ledger.notes import BookieHoles, EntryRange, LedgerNotes
-from quire.metadata.keys import ledger_notes_key, tombstone_key
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import ledger_key, ledger_notes_key, tombstone_key
+from quire.metadata.records import OF_LEDGERS, OF_STREAMS, AllRecords, RecordStore
 from quire.metadata.store import Require, VersionConflictError
-from quire.metadata.streams import StreamStore
-from quire.metadata.tombstones import ENDED_AT_ONCE
+from quire.metadata.tombstones import ENDED_AT_ONCE, end_tombstones, tombstones_after
 from quire.wire.store_records import Tombstone
 from quire_testing.kit.stepped import StepClock
 from support.records import tombstone_of
@@ -39,13 +38,13 @@ def record_of(ledger_id, token=TOKEN, stored_format=3):
 
 
 async def test_a_deletion_leaves_a_tombstone_of_the_same_moment(a, b):
-    ledgers = LedgerStore(a, StepClock())
+    ledgers = RecordStore(a, OF_LEDGERS, StepClock())
     version = await ledgers.create(record_of(7))
     with pytest.raises(VersionConflictError):
         await ledgers.delete(7, version + 1)
     assert await tombstone_of(ledgers, 7) is None
     await ledgers.delete(7, version)
-    made, at = await tombstone_of(LedgerStore(b), 7)
+    made, at = await tombstone_of(RecordStore(b, OF_LEDGERS), 7)
     assert made == Tombstone(7, TOKEN, ledgers._clock.wall_ms(), version)
     with pytest.raises(NoSuchLedgerError):
         await ledgers.delete(7)
@@ -59,13 +58,13 @@ async def test_a_deletion_leaves_a_tombstone_of_the_same_moment(a, b):
     await ledgers.delete(7)
     again, later = await tombstone_of(ledgers, 7)
     assert (again.token, again.record_version) == (9, version)
-    [(found, listed)] = await ledgers.tombstones()
+    [(found, listed)] = await tombstones_after(a, None)
     assert (found, listed.version) == (7, later)
 
 
 async def test_notes_go_with_a_record_of_format_1_and_a_guard_holds_everything(driver):
     async with clients(driver, 1) as (store,):
-        ledgers = LedgerStore(store)
+        ledgers = RecordStore(store, OF_LEDGERS)
         record = record_of(1, token=0, stored_format=1)
         await ledgers.write_with_notes(record, NOTES, await ledgers.create(record))
         head = await store.create("logs/x", b"1")
@@ -83,7 +82,7 @@ async def test_notes_go_with_a_record_of_format_1_and_a_guard_holds_everything(d
 
 async def test_many_that_delete_one_ledger_and_many_ledgers_of_one(driver):
     async with clients(driver, 3) as stores:
-        ledgers = [LedgerStore(store) for store in stores]
+        ledgers = [RecordStore(store, OF_LEDGERS) for store in stores]
         for number in range(12):
             await ledgers[0].create(record_of(number))
         deletions = [each.delete(number) for number in range(12) for each in ledgers]
@@ -91,38 +90,37 @@ async def test_many_that_delete_one_ledger_and_many_ledgers_of_one(driver):
         assert [error for error in found if error is not None and type(error) is not NoSuchLedgerError] == []
         assert found.count(None) == 12
         assert await ledgers[1].list() == []
-        first = await ledgers[1].tombstones(limit=5)
-        rest = await ledgers[1].tombstones(first[-1][0])
+        first = await tombstones_after(stores[1], None, limit=5)
+        rest = await tombstones_after(stores[1], first[-1][0])
         assert [number for number, _ in [*first, *rest]] == list(range(12))
 
 
 async def test_tombstones_end_in_batches_and_one_that_was_changed_stops_no_other(driver):
     async with clients(driver, 1) as (store,):
-        ledgers = LedgerStore(store)
         count = 2 * ENDED_AT_ONCE + 7
-        ops = [ledgers.delete_orphan(number) for number in range(count)]
+        ops = [AllRecords(store).delete_orphan(number) for number in range(count)]
         await asyncio.gather(*ops)
-        stand = {number: value.version for number, value in await ledgers.tombstones()}
+        stand = {number: value.version for number, value in await tombstones_after(store, None)}
         assert len(stand) == count
         await store.delete(tombstone_key(3))
         changed = await store.get(tombstone_key(ENDED_AT_ONCE + 1))
         await store.put(tombstone_key(ENDED_AT_ONCE + 1), changed.value, changed.version)
         ended = [*stand.items(), (count + 5, 1)]
-        assert await ledgers.end_tombstones(ended) == count - 2
-        assert [number for number, _ in await ledgers.tombstones()] == [ENDED_AT_ONCE + 1]
-        assert await ledgers.end_tombstones(ended) == 0
-        assert await ledgers.end_tombstones([]) == 0
+        assert await end_tombstones(store, ended) == count - 2
+        assert [number for number, _ in await tombstones_after(store, None)] == [ENDED_AT_ONCE + 1]
+        assert await end_tombstones(store, ended) == 0
+        assert await end_tombstones(store, []) == 0
 
 
 async def test_what_has_a_record_is_no_orphan(driver):
     async with clients(driver, 1) as (store,):
-        ledgers = LedgerStore(store)
+        ledgers = RecordStore(store, OF_LEDGERS)
         await ledgers.create(record_of(4))
         with pytest.raises(RefusedError, match="ledger 4 has a record and is not an orphan"):
-            await ledgers.delete_orphan(4)
+            await AllRecords(store).delete_orphan(4)
         assert await tombstone_of(ledgers, 4) is None
         await ledgers.delete(4)
-        await ledgers.delete_orphan(4)
+        await AllRecords(store).delete_orphan(4)
         made, _ = await tombstone_of(ledgers, 4)
         assert (made.by_hand, made.token) == (True, TOKEN)
         # The order stands until every bookie has acted on it, also when the id comes and goes meanwhile.
@@ -134,12 +132,12 @@ async def test_what_has_a_record_is_no_orphan(driver):
 
 async def test_a_stream_is_no_orphan(driver):
     async with clients(driver, 1) as (store,):
-        ledgers, streams = LedgerStore(store), StreamStore(store)
-        await streams.create("s", new_stream(record_of(4), owner=7))
+        ledgers, streams = RecordStore(store, OF_LEDGERS), RecordStore(store, OF_STREAMS)
+        await streams.create(new_stream(record_of(4), owner=7), "s")
         with pytest.raises(RefusedError, match=r"4 is a stream, .*delete it with `quire stream delete"):
-            await ledgers.delete_orphan(4)
+            await AllRecords(store).delete_orphan(4)
         assert await tombstone_of(ledgers, 4) is None
-        await streams.delete("s")
-        await ledgers.delete_orphan(4)
+        await streams.delete(4, name="s")
+        await AllRecords(store).delete_orphan(4)
         made, _ = await tombstone_of(ledgers, 4)
         assert (made.by_hand, made.token) == (True, TOKEN)

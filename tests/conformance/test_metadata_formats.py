@@ -13,7 +13,7 @@ from quire.metadata.etcd.connection import TXN
 from quire.metadata.etcd.formats import NUMBERS_KEY, Instance
 from quire.metadata.etcd.keys import put
 from quire.metadata.etcd.store import EtcdStore
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.store import VersionConflictError
 from quire.wire.proto.etcd_pb2 import RangeRequest, TxnRequest
 
@@ -43,7 +43,7 @@ async def test_notes_of_a_ledger_change_together_with_its_record(driver, stored_
     bookies = [BookieId(name) for name in ("a:1", "b:1", "c:1")]
     notes = LedgerNotes((BookieHoles(bookies[1], (EntryRange(0, 9, 3, 2),)),))
     async with clients(driver, 2) as (a, b):
-        ours, theirs = LedgerStore(a), LedgerStore(b)
+        ours, theirs = RecordStore(a, OF_LEDGERS), RecordStore(b, OF_LEDGERS)
         ledger_id = await ours.next_id()
         record = new_ledger(
             ledger_id, bookies, write_quorum=3, ack_quorum=3, digest_type=DigestType.CRC32, password=b"",

@@ -19,7 +19,7 @@ from quire.core.errors import (
     MetadataUnknownError,
 )
 from quire.core.ledger.metadata import DigestType, new_ledger
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.store import Create, Put, StoreAwayError, VersionConflictError
 from quire.metadata.zookeeper.options import ZookeeperAddress, ZookeeperOptions
 from quire.metadata.zookeeper.store import ZookeeperStore
@@ -80,7 +80,7 @@ async def test_a_change_that_never_arrived_is_unknown_too(driver):
 
 async def test_the_records_of_ledgers_settle_a_lost_answer(driver):
     async with behind_proxy(driver) as (store, other, proxy):
-        ledgers, others = LedgerStore(store), LedgerStore(other)
+        ledgers, others = RecordStore(store, OF_LEDGERS), RecordStore(other, OF_LEDGERS)
 
         async def there():
             return len(await others.list()) == 2
@@ -104,7 +104,7 @@ async def test_the_records_of_ledgers_settle_a_lost_answer(driver):
 async def test_a_creation_is_not_tried_again_on_a_connection_that_is_lost(driver):
     """kazoo fails what is under way, then says that the connection is lost; what is sent between fails at once."""
     async with behind_proxy(driver) as (store, other, proxy):
-        ledgers, others = LedgerStore(store), LedgerStore(other)
+        ledgers, others = RecordStore(store, OF_LEDGERS), RecordStore(other, OF_LEDGERS)
         await ledgers.create(record_of(4))
         fail, noticed = store._session.client._notify_pending, threading.Event()
 

@@ -103,7 +103,7 @@ async def lacking(
         ledger_id: which.
         last: how far to look in a ledger that is not closed.
     """
-    record, notes, _ = await client.ledger_store.read_with_notes(ledger_id)
+    record, notes, _ = await client.records.ledgers.read_with_notes(ledger_id)
     access, held = LedgerAccess.of(record), {}
     wanted = list(bookie_stripes(record, last))
     for bookie in {part.bookie for part in wanted}:

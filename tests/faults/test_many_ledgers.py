@@ -25,7 +25,7 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
-from quire.metadata.ledgers import ledger_key
+from quire.metadata.keys import ledger_key
 from quire.metadata.store import Create, Delete, MetadataStore, Op
 from quire.wire import ledger_metadata
 from quire.wire.entry import EntryDigest, master_key

@@ -33,7 +33,7 @@ from quire.core.ledger.stripes import BookieStripes, bookie_stripes
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.connect import open_store
-from quire.metadata.ledgers import ledger_key
+from quire.metadata.keys import ledger_key
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Create
 from quire.wire.ledger_metadata import serialize
@@ -83,7 +83,7 @@ async def gone_under_a_paced_writer(folder: Path, ledgers: int) -> dict[str, Any
         while (now := await recoverer.figures())["repaired"] < len(touched):
             assert time.monotonic() - began < WAIT_S, now
             if not half and now["repaired"] >= len(touched) // 2:
-                estimate = (await marked_ledgers(client.all_records, marks))[1]["estimate_s"]
+                estimate = (await marked_ledgers(client.records, marks))[1]["estimate_s"]
                 half = time.monotonic()  # when a person reads it: to list thousands of marks takes a while
             early = early or (now if now["repaired"] > len(touched) // 10 else None)
             await asyncio.sleep(0.1)

@@ -112,7 +112,7 @@ async def one_dead(directory: Path) -> dict[str, Any]:
             report = await client.verify_ledger(ledger)
             assert report.entries >= entries
             assert not report.below_ack_quorum
-            marks = await client.ledger_store.repairs("a test").marks(ledger)
+            marks = await client.records.repairs("a test").marks(ledger)
             assert marks is not None
     return {"entries": told, "lacking": sum(hole.last - hole.first + 1 for hole in holes)}
 

@@ -18,8 +18,9 @@ from quire.core.ledger.notes import AcceptedLoss, BookieHoles, EntryRange, Ledge
 from quire.core.ledger.terms import StreamMode, TermRange, Terms
 from quire.metadata.bookies import AVAILABLE, COOKIES, BookieInfo, BookieRegistry
 from quire.metadata.checked import seal
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.sqlite.file import SqliteFile
 from quire.metadata.sqlite.store import SqliteStore
 from quire.wire import ledger_metadata, ledger_notes, store_records, stream_metadata
@@ -68,7 +69,7 @@ async def test_ledgers() -> None:
         refused = 0
         space = MemorySpace()
         store = MemoryStore(space)
-        ledgers = LedgerStore(store)
+        ledgers = RecordStore(store, OF_LEDGERS)
         version = await store.create(ledger_key(LEDGER), good[0])
         for _ in range(SPOILT):
             value = spoilt(chance.choice(good), chance)
@@ -222,7 +223,7 @@ async def test_every_flipped_bit_in_a_metadata_file(tmp_path: Path) -> None:
 
     async def work(connection: sqlite3.Connection) -> None:
         async with await SqliteStore.open(path, create=True) as store:
-            ledgers = LedgerStore(store)
+            ledgers = RecordStore(store, OF_LEDGERS)
             for ledger_id, value in enumerate(records()[:4]):
                 key = ledger_key(ledger_id)
                 await store.create(key, value)

@@ -16,8 +16,8 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.ids import LedgerId
 from quire.core.ledger.metadata import DigestType, new_ledger
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.native import Flag, Kind, decode_answer, encode_request
@@ -190,7 +190,7 @@ class Way:
                 LedgerId(ledger_id), [self.bookie.server.bookie_id], write_quorum=1, ack_quorum=1,
                 digest_type=DigestType.CRC32C, password=b"",
             )  # fmt: skip
-            self.bookie.until_done(LedgerStore(store).create(record))
+            self.bookie.until_done(RecordStore(store, OF_LEDGERS).create(record))
 
     def add(self, adds: list[Add]) -> list[tuple[int, Answer]]:
         """What becomes of a step's adds."""

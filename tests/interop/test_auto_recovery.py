@@ -175,11 +175,11 @@ async def beside_each_other(peers: JavaPeers, folder: Path, each: int = EACH) ->
 
             # What a bookie that is there lacks: Java's worker neither fills it nor takes the mark away.
             held = LedgerId(made[0])
-            record, version = await client.ledger_store.read(held)
+            record, version = await client.records.ledgers.read(held)
             (fragment,) = record.fragments
             short = next(each for each in ours.bookies if each.id not in fragment.ensemble)
             fragments = (replace(fragment, ensemble=(BookieId(short.id), *fragment.ensemble[1:])),)
-            await client.ledger_store.write(replace(record, fragments=fragments), version)
+            await client.records.ledgers.write(replace(record, fragments=fragments), version)
             hole = UnderReplicatedMark(
                 MarkReason.HOLE, BookieId(short.id), EntryRange(0, COUNT - 1), version, "", 0
             )
@@ -189,7 +189,7 @@ async def beside_each_other(peers: JavaPeers, folder: Path, each: int = EACH) ->
             await asyncio.to_thread(peers.run, "start-autorecovery")
             await java.shell(settings, "autorecovery -d")
             assert not await marks.is_enabled()
-            before = {ledger: await client.ledger_store.read(ledger) for ledger in made}
+            before = {ledger: await client.records.ledgers.read(ledger) for ledger in made}
             names = Counter(bookie for record, _ in before.values() for bookie in members(record))
             victim = max((each for each in ours.bookies if each is not short), key=lambda one: names[one.id])
             touched = [ledger for ledger in made if victim.id in members(before[ledger][0])]
@@ -218,7 +218,7 @@ async def beside_each_other(peers: JavaPeers, folder: Path, each: int = EACH) ->
             copies = await all_is_there(client, java, peers.uri, made)
             writes = {}
             for ledger in touched:
-                writes[ledger] = (await client.ledger_store.read(ledger))[1] - before[ledger][1]
+                writes[ledger] = (await client.records.ledgers.read(ledger))[1] - before[ledger][1]
             assert set(writes.values()) == {1}, "each record was changed once: by one of the two"
             assert "Auditor: " in await java.shell(settings, "whoisauditor")
             assert "Under replicated ledger count: 0" in await java.shell(settings, "listunderreplicated")

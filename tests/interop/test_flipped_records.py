@@ -16,8 +16,8 @@ import pytest
 import quire
 from interop.test_space_after_deletion import bookies_on, uri_of
 from quire.core.errors import CorruptMetadataError
-from quire.metadata.keys import passes_key, tombstone_key
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import ledger_key, passes_key, tombstone_key
+from quire.metadata.records import OF_LEDGERS, RecordStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -82,7 +82,7 @@ async def test_every_eleventh_bit(kind: str, tmp_path: Path) -> None:
         await other.collector.collect()  # its watermark passes no tombstone: this is its last pass
         for _ in range(2):
             await server.collector.collect()
-        records = LedgerStore(server.store)
+        records = RecordStore(server.store, OF_LEDGERS)
         read, write = raw_sqlite(tmp_path / "metadata.db") if kind == "sqlite" else raw_etcd(server.store)
         # A tombstone whose ledger is there again: Java creates such, and whoever believed the tombstone would drop it.
         again, _ = await records.read(ids[3])

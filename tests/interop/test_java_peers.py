@@ -145,9 +145,9 @@ async def a_ledger_with_holes(world: World) -> None:
     we_wrote = await world.we_write()
     record = await world.ours.ledger_metadata(we_wrote)
     holes = [Hole(0, record.last_fragment.ensemble[0], 3, COUNT - 1)]
-    await world.ours.ledger_store.add_holes(we_wrote, holes)
+    await world.ours.records.ledgers.add_holes(we_wrote, holes)
     await world.java_reads("read", we_wrote)
-    _, notes, _ = await world.ours.ledger_store.read_with_notes(we_wrote)
+    _, notes, _ = await world.ours.records.ledgers.read_with_notes(we_wrote)
     assert is_hole(notes, holes[0].bookie, 3)
 
 

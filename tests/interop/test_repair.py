@@ -82,9 +82,9 @@ async def _cell(peers: JavaPeers, folder: Path) -> None:
                 assert (await client.verify_ledger(ledger, b"secret")).complete
             assert moves.cells == {"java to python": 1, "python to java": 1}
             # A record of format 1, as Java's oldest clients wrote it: nobody knows the password.
-            record, version = await client.ledger_store.read(made[0])
+            record, version = await client.records.ledgers.read(made[0])
             plain = replace(record, format_version=1, has_password=False, password=b"", custom=())
-            await client.ledger_store.write(plain, version)
+            await client.records.ledgers.write(plain, version)
             with pytest.raises(WrongPasswordError, match="stores no password: give the ledger"):
                 await LedgerRepair(made[0], client.context).run()
 
@@ -99,13 +99,13 @@ async def _four_cells(peers: JavaPeers, folder: Path, count: int) -> dict[str, A
         made = [await ledgers.write(LANGUAGES[number % 2], number // 2) for number in range(count)]
         for number, ledger in enumerate(made):
             if number % 3 < 2:  # Java reads all three formats; CRC32 is what a record of format 1 means
-                record, version = await client.ledger_store.read(ledger)
+                record, version = await client.records.ledgers.read(ledger)
                 form = 2 if number % 3 else 1 if record.digest_type.name == "CRC32" else 3
                 if form == 1 and record.ack_quorum != record.write_quorum:
                     record = replace(record, ack_quorum=record.write_quorum)
                 custom = record.custom if form > 1 else ()
                 password = record.password if form > 1 else b""
-                await client.ledger_store.write(
+                await client.records.ledgers.write(
                     replace(
                         record,
                         format_version=form,

@@ -17,7 +17,7 @@ from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.metadata.connect import open_store
 from quire.metadata.keys import TOMBSTONES
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.records import OF_LEDGERS, AllRecords, RecordStore
 from quire.storage.config import KIB, StorageConfig
 from support.etcd_server import etcd_or_skip
 from support.java_peers import PATIENT, PATIENT_CLIENT, shared_peers
@@ -139,12 +139,12 @@ async def test_a_ledger_that_java_makes_and_deletes_between_passes_is_an_orphan(
         written = await java.run(bare, "CRC32C", "write", 3, 100)
         ledger_id = next(int(line["ledger"]) for line in written if line["event"] == "created")
         async with await open_store(uri) as store:
-            access = LedgerAccess.of((await LedgerStore(store).read(ledger_id))[0])
+            access = LedgerAccess.of((await RecordStore(store, OF_LEDGERS).read(ledger_id))[0])
             assert access.token == 0, "Java's ledgers have none"
             await java.run(bare, "CRC32C", "delete", ledger_id)
             assert await passes(servers, PASSES) == 0
             orphans = [server.collector.orphans(-1) for server in servers]
             assert all(one["unknown"] == [ledger_id] for one in orphans), orphans
-            await LedgerStore(store).delete_orphan(ledger_id)
+            await AllRecords(store).delete_orphan(ledger_id)
             assert await passes(servers, 1) == BOOKIES
             assert all(server.collector.orphans(-1)["unknown"] == [] for server in servers)

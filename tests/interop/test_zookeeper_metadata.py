@@ -13,7 +13,7 @@ import pytest
 from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.connect import format_store, open_store
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from support.java_peers import QUICK_START
 from support.records import tombstone_of
 from support.zookeeper_server import ZookeeperServer, zookeeper_or_skip
@@ -55,7 +55,7 @@ async def test_javas_shell_reads_a_cluster_that_quire_made(cluster):
     uri = f"zk+hierarchical://{cluster.host}/ledgers"
     instance = await format_store(uri, force=True)
     async with await open_store(uri) as store:
-        registry, ledgers = BookieRegistry(store), LedgerStore(store)
+        registry, ledgers = BookieRegistry(store), RecordStore(store, OF_LEDGERS)
         for number, bookie in enumerate(BOOKIES):
             info = BookieInfo(bookie, "127.0.0.1", 4000 + number, writable=number != 2)
             await registry.register(replace(info, properties={"quire.native": "4000/1"}))
@@ -96,11 +96,11 @@ async def test_quire_reads_what_java_made(peers):
 async def java_writes(server, scheme):
     uri = f"{scheme}://{server.host}/ledgers"
     async with await open_store(uri) as store:
-        before = set(await LedgerStore(store).list())
+        before = set(await RecordStore(store, OF_LEDGERS).list())
         written = await asyncio.to_thread(java_client, server, uri, "write", "10", "100", "--ensemble", "1")
         ledger_id = next(line["ledger"] for line in written if line["event"] == "created")
-        assert set(await LedgerStore(store).list()) - before == {ledger_id}
-        record, _ = await LedgerStore(store).read(ledger_id)
+        assert set(await RecordStore(store, OF_LEDGERS).list()) - before == {ledger_id}
+        record, _ = await RecordStore(store, OF_LEDGERS).read(ledger_id)
         assert (record.state, record.last_entry, record.length) == (LedgerState.CLOSED, 9, 1000)
         registry = BookieRegistry(store)
         available = await registry.available()
@@ -109,11 +109,11 @@ async def java_writes(server, scheme):
         assert set(await registry.list_cookies()) == set(available)
         drawn = await store.next_ledger_id()
         assert drawn > ledger_id
-        await LedgerStore(store).delete(ledger_id)
+        await RecordStore(store, OF_LEDGERS).delete(ledger_id)
         # Java sees it gone, and nothing new: the tombstone lies under Quire's own znode. Java's ledgers have no token.
         listed = re.findall(r"ledgerID: (\d+)", await shell(server, "listledgers"))
         assert set(map(int, listed)) == before
-        assert (await tombstone_of(LedgerStore(store), ledger_id))[0].token == 0
+        assert (await tombstone_of(RecordStore(store, OF_LEDGERS), ledger_id))[0].token == 0
         again = await asyncio.to_thread(java_client, server, uri, "write", "1", "1", "--ensemble", "1")
         assert next(line["ledger"] for line in again if line["event"] == "created") > drawn
 

@@ -17,8 +17,8 @@ from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.core.bookie.rules import RULES
 from quire.core.ids import BookieId, EntryId, LedgerId
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.native import Request
 from quire_testing.kit.stepped import StepClock, StepWorker
@@ -187,7 +187,7 @@ class ListingIsProof(CollectorStore):
         return [False] * len(batch)
 
 
-class ShortListing(LedgerStore):
+class ShortListing(RecordStore):
     """A store whose listing shows nothing from some moment on, whatever there is."""
 
     empty = False
@@ -212,7 +212,7 @@ async def test_870_an_empty_listing(fault: bool, tmp_path: Path) -> None:
     files = FaultyFiles()
     bookie = OneBookie(filled(files))
     store = MemoryStore()
-    records = ShortListing(store)
+    records = ShortListing(store, OF_LEDGERS)
     for ledger_id in (1, 2, 3):
         await records.create(record_of(ledger_id, ["b1"], password=b""))
     asked = (ListingIsProof if fault else CollectorStore)(store, BookieId("b1"))

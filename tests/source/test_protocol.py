@@ -35,8 +35,8 @@ from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.writer import WriterMachine
 from quire.metadata.connect import open_store
-from quire.metadata.ledgers import PREFIX as LEDGERS
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import LEDGERS, ledger_key
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.wire.entry import EntryDigest
 
 DIGEST = EntryDigest(DigestType.CRC32C, b"")
@@ -104,7 +104,7 @@ async def test_unique_within_the_system(kind, tmp_path):
 
     async def drawn():
         async with await open_store(uri, create=True) as one, await open_store(uri) as other:
-            stores = [LedgerStore(one), LedgerStore(other)]
+            stores = [RecordStore(one, OF_LEDGERS), RecordStore(other, OF_LEDGERS)]
             ids = await asyncio.gather(*(stores[number % 2].next_id() for number in range(40)))
             version = await stores[0].create(replace(ledger(), ledger_id=max(ids)))
             await stores[1].delete(max(ids), version)

@@ -260,8 +260,8 @@ def test_an_entry_that_no_bookie_holds_is_named_or_stepped_over(spark, cluster):
     async def write(client):
         async with await client.create_ledger() as ledger:
             await ledger.append_many([b"x"] * 10)
-        record, version = await client.ledger_store.read(ledger.ledger_id)
-        await client.ledger_store.write(replace(record, last_entry=12, length=13), version)
+        record, version = await client.records.ledgers.read(ledger.ledger_id)
+        await client.records.ledgers.write(replace(record, last_entry=12, length=13), version)
         return ledger.ledger_id
 
     ledger_id = cluster.run(write)

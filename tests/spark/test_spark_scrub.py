@@ -13,7 +13,7 @@ from quire.client.recovering.copying import copies
 from quire.core.answers import Answer
 from quire.core.errors import NoSuchStreamError
 from quire.core.ids import EntryId
-from quire.metadata.ledgers import ledger_key
+from quire.metadata.keys import ledger_key
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Put
 from quire.spark.jobs import scrub
@@ -155,12 +155,12 @@ def test_a_bookie_that_is_away_is_unknown_and_one_that_never_got_its_copies_is_s
 
     async def name_another_bookie(client):
         # What a repair that forgot to copy leaves: apache/bookkeeper issue 2615.
-        record, version = await client.ledger_store.read(ledger_id)
+        record, version = await client.records.ledgers.read(ledger_id)
         [fragment] = record.fragments
         [other] = {b.bookie_id for b in four_bookies.bookies} - set(fragment.ensemble)
         ensemble = (other, *fragment.ensemble[1:])
         changed = replace(record, fragments=(replace(fragment, ensemble=ensemble),))
-        await client.ledger_store.write(changed, version)
+        await client.records.ledgers.write(changed, version)
         return ensemble
 
     short, _, away = four_bookies.run(name_another_bookie)

@@ -9,8 +9,9 @@ from typing import Any
 
 from quire.bookie.server import BookieServer
 from quire.client.client import Client
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import ledger_key
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import AllRecords
 from quire.metadata.store import Create, Op, Put
 from support.small_cluster import SmallCluster, small_cluster
 
@@ -23,7 +24,7 @@ class At:
     def __init__(self, cluster: SmallCluster, client: Client) -> None:
         self.cluster, self.client = cluster, client
         self.store = MemoryStore(cluster.space)
-        self.records = LedgerStore(self.store)
+        self.records = AllRecords(self.store)
 
     @property
     def server(self) -> BookieServer:

@@ -8,8 +8,10 @@ from dataclasses import replace
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.ledger.notes import LedgerNotes
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import ledger_key
+from quire.metadata.records import OF_LEDGERS, AllRecords, RecordStore
 from quire.metadata.store import Create, MetadataStore, Put
+from quire.metadata.tombstones import tombstones_after
 from quire.wire.ledger_metadata import serialize
 from quire.wire.store_records import Tombstone, decode_tombstone
 
@@ -32,7 +34,7 @@ def record_of(
 async def create_records(store: MetadataStore, ledger_ids: Iterable[int]) -> None:
     """Records of format 1, which name no bookie."""
     for ledger_id in ledger_ids:
-        await LedgerStore(store).create(record_of(ledger_id))
+        await RecordStore(store, OF_LEDGERS).create(record_of(ledger_id))
 
 
 async def put_record(store: MetadataStore, record: LedgerMetadata) -> None:
@@ -50,9 +52,9 @@ def is_hole(notes: LedgerNotes, bookie: str, entry_id: int) -> bool:
     )
 
 
-async def tombstone_of(ledgers: LedgerStore, ledger_id: int) -> tuple[Tombstone, int] | None:
+async def tombstone_of(records: RecordStore | AllRecords, ledger_id: int) -> tuple[Tombstone, int] | None:
     """The tombstone of a ledger and its version; None if none stands."""
-    found = dict(await ledgers.tombstones(after=ledger_id - 1 if ledger_id else None, limit=1)).get(
+    found = dict(await tombstones_after(records._store, ledger_id - 1 if ledger_id else None, limit=1)).get(
         LedgerId(ledger_id)
     )
     return None if found is None else (decode_tombstone(found.value, ledger_id), found.version)

@@ -204,7 +204,7 @@ class Auditor:
 
     async def _list(self, after: int | None, machine: AuditMachine) -> None:
         try:
-            page, is_last = await self._client.all_records.page(after)
+            page, is_last = await self._client.records.page(after)
         except QuireError as error:
             machine.listing_failed(error.message)
             return

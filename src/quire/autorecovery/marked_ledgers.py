@@ -21,7 +21,7 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.repair.under_replicated_marks import ANY_BOOKIE, LedgerRepairs, MarkReason
 from quire.core.repair.work_queue import QueuedMark, queued_mark
-from quire.metadata.all_records import AllRecords
+from quire.metadata.records import AllRecords
 from quire.metadata.repairs import RepairStore, Stored
 from quire.metadata.store import LIST_LIMIT
 from quire.wire.repair_records import encode_repairs

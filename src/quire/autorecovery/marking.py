@@ -33,7 +33,7 @@ async def mark_findings(
         NoSuchLedgerError: the ledger was deleted.
         QuireError: it may not be marked.
     """
-    _, version = await client.all_records.read(ledger_id)
+    _, version = await client.records.read(ledger_id)
     now_ms = client.clock.wall_ms()
     found = [finding.mark(BookieId(bookie), version, now_ms) for finding in findings]
     marks = [mark for mark in found if mark is not None]

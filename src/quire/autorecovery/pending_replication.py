@@ -30,7 +30,7 @@ class PendingReplication:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._marks = client.ledger_store.repairs("the auditor")
+        self._marks = client.records.repairs("the auditor")
 
     async def mark(self) -> int:
         """Mark every ledger that waits for replication and is not marked.
@@ -41,7 +41,7 @@ class PendingReplication:
         Raises:
             QuireError: the records cannot be listed, or a ledger may not be marked; the next look continues.
         """
-        store, clock = self._client.ledger_store, self._client.clock
+        store, clock = self._client.records.ledgers, self._client.clock
         marked, after = 0, None
         while True:
             page = await store.page(after)

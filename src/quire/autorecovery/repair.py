@@ -155,7 +155,7 @@ class ClusterRepair:
 
     async def _look_at(self, ledger_id: int, known: Collection[BookieId]) -> UnderReplicatedLedger:
         client = self._client
-        record, notes, _ = await client.all_records.read_with_notes(ledger_id)
+        record, notes, _ = await client.records.read_with_notes(ledger_id)
         access = access_of(record, self._password)
         named = {bookie for fragment in record.fragments for bookie in fragment.ensemble}
         lost = {bookie for bookie in named if bookie in self._lost or bookie not in known}
@@ -171,7 +171,7 @@ class ClusterRepair:
             for ledger_id in ledgers:
                 yield ledger_id
             return
-        async for ledger_id in self._client.all_records.ids():
+        async for ledger_id in self._client.records.ids():
             yield ledger_id
 
     # --- repairing -------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class ClusterRepair:
         )
         self._under_way[ledger_id] = repair
         try:
-            marks = await self._client.ledger_store.repairs("").marks_of(ledger_id)
+            marks = await self._client.records.repairs("").marks_of(ledger_id)
             ended = await repair.run()
         except NoSuchLedgerError:
             return  # deleted since it was looked at
@@ -254,9 +254,9 @@ class ClusterRepair:
         if marks.missing is None and marks.own is None:
             return
         try:
-            record, _ = await client.all_records.read(ledger_id)
+            record, _ = await client.records.read(ledger_id)
             if marks.lost.isdisjoint(bookie for each in record.fragments for bookie in each.ensemble):
-                await client.ledger_store.repairs("").end_marks(ledger_id, marks)
+                await client.records.repairs("").end_marks(ledger_id, marks)
         except QuireError as error:
             _LOG.warning("the repair marks of ledger %d cannot be removed: %s", ledger_id, error)
 

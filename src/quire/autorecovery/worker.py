@@ -97,7 +97,7 @@ class RepairWorker:
         rules: RepairRules = RULES,
     ) -> None:
         self._client, self._marks = client, marks
-        self._marked = MarkedLedgers(marks, client.all_records)
+        self._marked = MarkedLedgers(marks, client.records)
         self._targets = RepairTargets(client, bytes_per_s)
         self.queue = RepairQueue(client.chance.getrandbits(30), limits, rules)
         self.state = RepairWorkerState(name)
@@ -348,7 +348,7 @@ class RepairWorker:
         try:
             ended = await self._run(ledger_id)
             if ended.report.undecided:
-                record, _ = await self._client.all_records.read(ledger_id)
+                record, _ = await self._client.records.read(ledger_id)
                 wait_s = self._open_fragments.wait_s(record)
                 if self._open_fragments.may_recover(record):
                     _LOG.info(

@@ -53,8 +53,8 @@ from quire.core.version import VERSION
 from quire.env.descriptors import share_out
 from quire.env.interfaces import Clock, Files, Worker
 from quire.env.real import RealClock, RealFiles, ThreadWorker, descriptors_max
-from quire.metadata.all_records import AllRecords
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
+from quire.metadata.records import AllRecords
 from quire.metadata.store import MetadataStore
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.security.settings import BookieKeys

@@ -49,12 +49,10 @@ from quire.core.ledger.terms import StreamMode, mode_of
 from quire.core.ledger.writer_state import Hole
 from quire.env.home import not_pickled
 from quire.env.interfaces import Clock
-from quire.metadata.all_records import AllRecords
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.keys import stream_name_key
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.records import AllRecords
 from quire.metadata.store import MetadataStore
-from quire.metadata.streams import StreamStore
 from quire.wire.entry import digest_type_of
 
 log = logging.getLogger(__name__)
@@ -109,15 +107,11 @@ class Client:
     ) -> None:
         self.store = store
         self.bookies = bookies
-        self.ledger_store = LedgerStore(store, clock)
-        self.stream_store = StreamStore(store, clock)
+        self.records = AllRecords(store, clock)
         self.clock = clock
         self.chance = chance
         self.config = config or ClientConfig()
-        self.all_records = AllRecords(store)
-        self.context = ClientContext.of(
-            bookies, self.ledger_store, clock, chance, self.config, machines, self.all_records
-        )
+        self.context = ClientContext.of(bookies, self.records, clock, chance, self.config, machines)
         # A bookie that was away and has registered anew is no longer the one that failed.
         bookies.on_return = self.context.quarantine.clear
         self.open_writers = OpenWriters()
@@ -178,7 +172,7 @@ class Client:
             placed = await place(shape, self.bookies, self.chance, quarantined)
             token = self.chance.getrandbits(64) | 1
             record = new_ledger(
-                await self.ledger_store.next_id(),
+                await self.records.ledgers.next_id(),
                 placed.ensemble,
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
@@ -190,7 +184,7 @@ class Client:
                 format_version=self.store.ledger_format,
             )
             try:
-                version = await self.ledger_store.create(record)
+                version = await self.records.ledgers.create(record)
             except AlreadyExistsError:
                 continue
             return LedgerWriter(record, version, LedgerAccess.of(record), self.context, placed.absent)
@@ -287,16 +281,16 @@ class Client:
             RecoveryInconclusiveError: its writer could not be stopped; nothing was deleted.
         """
         if fence:
-            record, version = await self.ledger_store.read(ledger_id)
+            record, version = await self.records.ledgers.read(ledger_id)
             if record.state is not LedgerState.CLOSED:
                 await recover_ledger(record, version, LedgerAccess.of(record), self.context)
-        await self.ledger_store.delete(ledger_id)
+        await self.records.ledgers.delete(ledger_id)
 
     async def ledgers(self) -> AsyncGenerator[LedgerId, None]:
         """The ids of all ledgers, ascending."""
         after: int | None = None
         while True:
-            page = await self.ledger_store.list(after)
+            page = await self.records.ledgers.list(after)
             if not page:
                 return
             for ledger_id in page:
@@ -309,14 +303,14 @@ class Client:
         Raises:
             NoSuchLedgerError: there is none.
         """
-        return (await self.ledger_store.read(ledger_id))[0]
+        return (await self.records.ledgers.read(ledger_id))[0]
 
     async def verify_ledger(self, ledger_id: int, password: bytes = b"") -> LedgerReport:
         """Read every copy of every entry up to the last confirmed one and compare them. Changes nothing."""
         reader = await self.open_ledger(ledger_id, password, recover=False)
         access = LedgerAccess.of(reader.metadata)
         report = await LedgerVerifier(reader, access, self.context).verify()
-        _, notes, _ = await self.ledger_store.read_with_notes(ledger_id)
+        _, notes, _ = await self.records.ledgers.read_with_notes(ledger_id)
         report.recorded = recorded_holes(notes)
         return report
 
@@ -340,13 +334,12 @@ class Client:
         stream_name_key(name)
         wanted = None if mode is None else mode_of(mode)
         turn = self._turns.setdefault(name, asyncio.Lock())
-        context = self.context.of_streams(self.stream_store)
-        return UnboundedLedger(name, password, self.stream_store, context, turn, wanted)
+        return UnboundedLedger(name, password, self.context, turn, wanted)
 
     async def unbounded_ledgers(self) -> AsyncGenerator[str, None]:
         """The names of all unbounded ledgers, ascending."""
         after: str | None = None
-        while page := await self.stream_store.names(after):
+        while page := await self.records.streams.names(after):
             for name in page:
                 yield name
             after = page[-1]
@@ -361,7 +354,7 @@ class Client:
 
     async def _record(self, ledger_id: int, password: bytes) -> tuple[LedgerMetadata, int]:
         _check_bytes("password", password)
-        record, version = await self.ledger_store.read(ledger_id)
+        record, version = await self.records.ledgers.read(ledger_id)
         if not hmac.compare_digest(record.password, password):
             msg = f"ledger {ledger_id}: the password is not the one that it was created with"
             raise WrongPasswordError(msg, ledger_id=ledger_id)
@@ -378,7 +371,7 @@ class Client:
 
     async def _recover_for(self, reader: LedgerReader, access: LedgerAccess) -> tuple[LedgerMetadata, int]:
         """The closed record of a reader's ledger, which is recovered unless it is closed already."""
-        record, version = await self.ledger_store.read(reader.ledger_id)
+        record, version = await self.records.ledgers.read(reader.ledger_id)
         if record.state is not LedgerState.CLOSED:
             result, _ = await recover_ledger(record, version, access, self.context)
             record, version = result.record, result.version

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from quire.client.bookies.bookies import BookieClient
@@ -15,9 +15,7 @@ from quire.client.sending.lac_sending import LacFrames
 from quire.client.sending.ticks import Ticks
 from quire.core.ledger.placement import Quarantine, RandomSource
 from quire.env.interfaces import Clock
-from quire.metadata.ledgers import LedgerStore
-from quire.metadata.records import NotedRecords, RecordStore
-from quire.metadata.streams import StreamStore
+from quire.metadata.records import AllRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +24,7 @@ class ClientContext:
 
     Attributes:
         bookies: connections and registrations.
-        ledgers: the ledgers' records.
-        records: those of the handle: the ledgers', or the streams'.
-        noted: those of whatever is repaired, with their notes: a repair has an id, of a ledger or a stream.
+        records: those of ledgers and streams.
         clock: monotonic time.
         chance: draws replacements.
         config: sizes and times.
@@ -40,9 +36,7 @@ class ClientContext:
     """
 
     bookies: BookieClient
-    ledgers: LedgerStore
-    records: RecordStore
-    noted: NotedRecords
+    records: AllRecords
     clock: Clock
     chance: RandomSource
     config: ClientConfig
@@ -56,22 +50,19 @@ class ClientContext:
     def of(
         cls,
         bookies: BookieClient,
-        ledgers: LedgerStore,
+        records: AllRecords,
         clock: Clock,
         chance: RandomSource,
         config: ClientConfig,
         machines: Machines = SHIPPED,
-        noted: NotedRecords | None = None,
     ) -> Self:
-        """A client's context, with a quarantine, a timer and LAC frames of its own; without `noted` it knows ledgers only."""
+        """A client's context, with a quarantine, a timer and LAC frames of its own."""
         quarantine = Quarantine(config.quarantine_ms)
         ticks = Ticks(config.slow_after_ms / 2, config.explicit_lac_after_ms, lambda: bookies.anything_unsent)
         lacs = LacFrames(bookies, config)
         return cls(
             bookies,
-            ledgers,
-            ledgers,
-            noted or ledgers,
+            records,
             clock,
             chance,
             config,
@@ -87,7 +78,3 @@ class ClientContext:
         """The writers of ledgers that hold something, or are to be asked to leave."""
         writers = (*self.ticks.unfinished, *self.turn.unfinished)
         return dict.fromkeys(writers)
-
-    def of_streams(self, streams: StreamStore) -> Self:
-        """The same for handles of streams, whose records are in another place."""
-        return replace(self, records=streams)

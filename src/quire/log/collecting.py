@@ -104,7 +104,7 @@ class LogCollector:
             made.ledger_id
             for made in [made for made in unlisted.values() if made.ledger_id in due][:DELETES_MAX]
             if await delete_unlisted(
-                self._client.store, self._client.ledger_store, heads, made.log_id, made.ledger_id
+                self._client.store, self._client.records.ledgers, heads, made.log_id, made.ledger_id
             )
         ]
         pages = [
@@ -165,7 +165,7 @@ class LogCollector:
         found: list[_Made] = []
         after: int | None = None
         while True:
-            page = await self._client.ledger_store.page(after)
+            page = await self._client.records.ledgers.page(after)
             for ledger_id, stored in page:
                 try:
                     record = ledger_metadata.parse(stored.value, ledger_id)

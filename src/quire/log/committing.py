@@ -261,7 +261,7 @@ class LogCommitter:
         required = []
         for item in effect.required:
             try:
-                record, version = await self._patience.ask(self._client.ledger_store.read, item.ledger_id)
+                record, version = await self._patience.ask(self._client.records.ledgers.read, item.ledger_id)
             except NoSuchLedgerError:
                 self._machine.ledger_missing()
                 return
@@ -298,7 +298,7 @@ class LogCommitter:
             self._at("delete")
             with contextlib.suppress(QuireError):
                 await delete_unlisted(
-                    self._client.store, self._client.ledger_store, self._heads, log_id, item.ledger_id
+                    self._client.store, self._client.records.ledgers, self._heads, log_id, item.ledger_id
                 )
 
     async def _carry_out_truncations(self) -> None:
@@ -400,7 +400,7 @@ async def discard(
         at("delete")
         try:
             deleted = await delete_unlisted(
-                client.store, client.ledger_store, heads, log_id, ledger_id, looks=looks
+                client.store, client.records.ledgers, heads, log_id, ledger_id, looks=looks
             )
         except QuireError:
             deleted = False

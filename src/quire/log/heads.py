@@ -23,8 +23,7 @@ from quire.core.errors import (
 from quire.core.ids import LedgerId
 from quire.core.log.commit import HeadChange
 from quire.core.log.list import LogHead, LogItem, LogPage, PageRef
-from quire.metadata.keys import named_key
-from quire.metadata.ledgers import ledger_key
+from quire.metadata.keys import ledger_key, named_key
 from quire.metadata.paging import every_key
 from quire.metadata.patience import ATTEMPTS_MAX, Patience
 from quire.metadata.store import (

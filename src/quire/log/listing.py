@@ -21,8 +21,8 @@ from quire.core.errors import (
 )
 from quire.core.log.list import ItemLocation, LogHead, LogItem, PageRef
 from quire.log.heads import HEADS, LogHeads
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.patience import LOST, Patience
+from quire.metadata.records import RecordStore
 from quire.metadata.store import MetadataStore, Require, StoreBusyError
 
 _TRIES: Final = 20
@@ -86,7 +86,7 @@ async def _walk(heads: LogHeads, head: LogHead, page: PageRef, listing: Listing)
 
 async def delete_unlisted(
     store: MetadataStore,
-    records: LedgerStore,
+    records: RecordStore,
     heads: LogHeads,
     log_id: bytes,
     ledger_id: int,

@@ -197,7 +197,7 @@ class LogRewriter:
 
     async def _guard(self, new: LogItem) -> tuple[LedgerId, int]:
         try:
-            record, version = await self._client.ledger_store.read(new.ledger_id)
+            record, version = await self._client.records.ledgers.read(new.ledger_id)
         except NoSuchLedgerError as error:
             msg = f"ledger {new.ledger_id} was deleted before it was added to the list; copy again"
             raise StagedLedgerGoneError(msg, ledger_id=new.ledger_id) from error

@@ -16,6 +16,7 @@ from quire.metadata.store import KEY_LENGTH_MAX, check_key
 from quire.wire.bookie_service_info import check_bookie_id
 from quire.wire.layout import FieldUse, NamedValues
 
+LEDGERS: Final = "ledgers/"
 LEDGER_NOTES: Final = "ledger-notes/"
 TOMBSTONES: Final = "tombstones/"
 WATERMARKS: Final = "watermarks/"
@@ -57,6 +58,11 @@ def named_key(folder: str, name: str, what: str) -> str:
             "slashes, no part . or ..",
             **error.ids,
         ) from None
+
+
+def ledger_key(ledger_id: int) -> str:
+    """Of a ledger's record; keys sort like their ids."""
+    return LEDGERS + _digits(ledger_id)
 
 
 def ledger_notes_key(ledger_id: int) -> str:
@@ -142,7 +148,7 @@ _OPERATOR: Final = FieldUse("operators", "auditors and workers, Quire's and Java
 KEYS: Final = NamedValues(
     "Keys of the metadata store",
     {
-        "ledgers/<19 digits>": ("the ledger's record", FieldUse("writers, recoverers, repair", "everyone")),
+        f"{LEDGERS}<19 digits>": ("the ledger's record", FieldUse("writers, recoverers, repair", "everyone")),
         "bookies/available/<bookie>": ("a registration: takes entries", FieldUse("the bookie", "everyone")),
         "bookies/readonly/<bookie>": ("a registration: serves them only", FieldUse("the bookie", "everyone")),
         "cookies/<bookie>": (

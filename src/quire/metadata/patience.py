@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, ParamSpec, TypeVar
 
 from quire.core.errors import AlreadyExistsError, MetadataUnknownError, QuireError
-from quire.metadata.store import StoreBusyError, VersionConflictError
+from quire.metadata.store import KeyMissingError, StoreBusyError, VersionConflictError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,6 +65,60 @@ class Turns:
             raise MetadataUnknownError(msg)
         await pause_after(self._count)
         self._count += 1
+
+
+async def settled(
+    change: Callable[[bool], Awaitable[T | None]],
+    what: str,
+    done: str,
+    *,
+    again: bool = False,
+    attempts_max: int = ATTEMPTS_MAX,
+    **ids: object,
+) -> T:
+    """Make a change by compare-and-swap until it is written, not written, or one of too many of unknown outcome.
+
+    Args:
+        change: one attempt, which reads anew what it needs. Its argument says whether the response to an earlier one was
+            lost: then it looks whether that one was written before it refuses. None: another client was first where that
+            does not matter; it is made again.
+        what: is to be changed, as in "the record of ledger 7".
+        done: what is to happen to it, as in "written".
+        again: whether it is made again after a conflict too.
+        attempts_max: how often it is tried.
+        ids: of the error.
+
+    Returns:
+        What `change` returned: it is written.
+
+    Raises:
+        VersionConflictError, AlreadyExistsError: `change` refused, and nothing was written.
+        MetadataUnknownError: whether it was written is unknown, even after reading again; never a conflict then.
+        StoreBusyError: other clients were first each time; nothing was written.
+    """
+    lost: MetadataUnknownError | None = None
+    for attempt in range(attempts_max):
+        await pause_after(attempt)
+        try:
+            if (result := await change(lost is not None)) is not None:
+                return result
+        except MetadataUnknownError as error:
+            lost = error
+        except (VersionConflictError, AlreadyExistsError) as error:
+            if again:
+                continue
+            if lost is None or isinstance(error, AlreadyExistsError | KeyMissingError):
+                raise
+            msg = f"it is unknown whether {what} was {done} before another client changed it ({lost}); read it and decide again"
+            raise MetadataUnknownError(msg, **ids) from error
+    if lost is None:
+        msg = f"{what} was changed {attempts_max} times while it was to be {done}; try again"
+        raise StoreBusyError(msg, **ids)
+    msg = (
+        f"after {attempts_max} attempts it is unknown whether {what} was {done} ({lost}); read the record before doing "
+        "anything else"
+    )
+    raise MetadataUnknownError(msg, **ids) from lost
 
 
 class Patience:

@@ -113,6 +113,11 @@ class Require:
 Op = Create | Put | Delete | Require
 
 
+def putting(key: str, value: bytes, found: Versioned | None) -> Create | Put:
+    """What stores a value under a key, where this was found."""
+    return Create(key, value) if found is None else Put(key, value, found.version)
+
+
 def check_key(key: str) -> str:
     """The key, if every driver can store it.
 

@@ -17,13 +17,12 @@ from quire.core.ledger.metadata import LedgerMetadata
 from quire.metadata.keys import TOMBSTONES, tombstone_key
 from quire.metadata.store import (
     LIST_LIMIT,
-    Create,
     Delete,
     MetadataStore,
     Op,
-    Put,
     VersionConflictError,
     Versioned,
+    putting,
 )
 from quire.wire import ledger_metadata
 from quire.wire.records import U64_MAX
@@ -63,8 +62,7 @@ def tombstone_in(found: Versioned | None, ledger_id: int) -> Tombstone | None:
 
 def tombstone_op(tombstone: Tombstone, found: Versioned | None) -> Op:
     """What writes a tombstone, where one may stand for an earlier ledger of the same id."""
-    key, value = tombstone_key(tombstone.ledger_id), encode_tombstone(tombstone)
-    return Create(key, value) if found is None else Put(key, value, found.version)
+    return putting(tombstone_key(tombstone.ledger_id), encode_tombstone(tombstone), found)
 
 
 async def tombstones_after(

@@ -143,7 +143,7 @@ async def lost_of(client: QuireClient, record: LedgerMetadata, first: int, last:
         NoSuchLedgerError: the ledger itself is lost: it has no record.
     """
     return await lost_entries(
-        client.ledger_store,
+        client.records.ledgers,
         client.bookies,
         record.ledger_id,
         first,

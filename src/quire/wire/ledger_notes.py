@@ -1,7 +1,7 @@
 """The notes of a ledger as bytes: in its record's custom metadata, or as a record of their own where it has none.
 
 Formats 2 and 3 of a ledger's record carry custom metadata, which Java keeps when it changes the record. Format 1 does
-not; the notes of such a ledger are one record under `ledger-notes/<ledger id>`. Pure; `metadata/ledgers.py` writes it.
+not; the notes of such a ledger are one record under `ledger-notes/<ledger id>`. Pure; `metadata/records.py` writes it.
 
 Source: `docs/formats/metadata.md`, "Holes and accepted losses".
 """

@@ -28,8 +28,8 @@ from quire.core.ledger.writer_state import Hole
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.transcript import effect_line
 from quire.metadata.bookies import BookieInfo, BookieRegistry
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import OF_LEDGERS, AllRecords, RecordStore
 from quire.net.channel import NativeCodec
 from quire.wire import native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
@@ -108,8 +108,8 @@ class _Bookies(BookieClient):
         return []
 
 
-class _Records(LedgerStore):
-    """Ledgers' records without the holes that a writer notes in them: the explorer's records have no notes."""
+class _Records(RecordStore):
+    """Records without the holes that a writer notes in them: the explorer's records have no notes."""
 
     async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:  # noqa: ARG002
         """The record alone."""
@@ -153,7 +153,7 @@ class Program:
         self.stage, self.network, self.store = stage, network, store
         self.loop = stage.loop_of(name)
         self.driver, self.recorder = driver, recorder
-        self.ledgers = _Records(store)
+        self.records = AllRecords(store, make=_Records)
         self.client: ClientState
         self.ahead: list[Outcome] = []
         self.without_input: list[Outcome] = []
@@ -312,7 +312,7 @@ class Writer(Program):
                 LedgerAccess.of(record),
                 ClientContext.of(
                     self.bookies,
-                    self.ledgers,
+                    self.records,
                     clock,
                     FirstOfAll(),
                     replace(BY_STEPS, quorum_wait_ms=WAIT_MS if self.driver.configuration.waits else 0),
@@ -374,7 +374,7 @@ class Recoverer(Program):
     def begin(self, ledger_id: int) -> None:
         """Start with the record as it is now."""
         plain = MemoryStore(self.store._space)
-        read = self.act(lambda: self.loop.create_task(LedgerStore(plain).read(ledger_id)))
+        read = self.act(lambda: self.loop.create_task(RecordStore(plain, OF_LEDGERS).read(ledger_id)))
         record, version = read.result()
 
         def start() -> asyncio.Task[Any]:
@@ -384,7 +384,7 @@ class Recoverer(Program):
                 LedgerAccess.of(record),
                 ClientContext.of(
                     self.bookies,
-                    self.ledgers,
+                    self.records,
                     StepClock(),
                     FirstOfAll(),
                     BY_STEPS,

@@ -29,8 +29,9 @@ from quire.core.ledger.stripes import HeldInterval
 from quire.core.repair.effects import CopyRange, EndLimbo, ListReplica, RepairEffect
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.transcript import record_text
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.store import Delete, Put, VersionConflictError
 from quire_testing.explorer.beginning import NOT_CREATED, record_of, shape_of
 from quire_testing.explorer.bookies import LEDGER
@@ -128,7 +129,9 @@ class Play:
     def _created(self, record: LedgerMetadata, absent: tuple[int, ...]) -> None:
         """The ledger is in the store, and its writer open."""
         created = self.writer.act(
-            lambda: self.writer.loop.create_task(LedgerStore(MemoryStore(self.space)).create(record))
+            lambda: self.writer.loop.create_task(
+                RecordStore(MemoryStore(self.space), OF_LEDGERS).create(record)
+            )
         )
         assert created.result() == 0
         self.writer.open(record, 0, self.clock, absent)
@@ -627,7 +630,7 @@ class Repairer(Program):
                 LEDGER,
                 ClientContext.of(
                     self.bookies,
-                    self.ledgers,
+                    self.records,
                     StepClock(),
                     FirstOfAll(),
                     BY_STEPS,

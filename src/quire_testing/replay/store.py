@@ -9,8 +9,8 @@ from typing import Any
 
 from quire.core.errors import MetadataUnknownError
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.metadata.keys import LEDGERS as PREFIX
 from quire.metadata.keys import STREAMS
-from quire.metadata.ledgers import PREFIX
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import Op, Put, VersionConflictError, Versioned
 from quire.wire import ledger_metadata

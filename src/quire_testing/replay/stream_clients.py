@@ -9,7 +9,7 @@ Source: docs/testing-coverage.md, "Replay: the programs go where the explorer go
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,6 @@ from quire.client.writing.writer import LedgerWriter
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.effects import TakenOver
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.ledger.writer_state import Hole
-from quire.metadata.streams import StreamStore
 from quire_testing.explorer.stream_bookies import Value
 from quire_testing.explorer.stream_clients import StreamClient, Written
 from quire_testing.explorer.stream_parts import StreamReader
@@ -31,17 +29,6 @@ from quire_testing.replay.clients import BY_STEPS, LOOK_MS, Program, ThenFirst, 
 
 LAC_MS = 1000
 """When a LAC is sent that no add has carried: a step lets the time pass."""
-
-
-class PlainStreamRecords(StreamStore):
-    """Streams' records without the holes that a writer notes in them: the explorer's records have no notes."""
-
-    async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:  # noqa: ARG002
-        """The record alone."""
-        return await self.write(record, version)
-
-    async def add_holes(self, stream_id: int, holes: Sequence[Hole]) -> None:
-        """Nothing."""
 
 
 class StreamLeader(Program):
@@ -64,10 +51,9 @@ class StreamLeader(Program):
 
     def _context(self, owner: int) -> ClientContext:
         config = replace(BY_STEPS, lac_after_ms=LAC_MS)
-        context = ClientContext.of(
-            self.bookies, self.ledgers, StepClock(), ThenFirst(owner), config, self.machines
+        return ClientContext.of(
+            self.bookies, self.records, StepClock(), ThenFirst(owner), config, self.machines
         )
-        return context.of_streams(PlainStreamRecords(self.store))
 
     def begin(self, record: LedgerMetadata, version: int, owner: int) -> None:
         """Take the stream over, from the record as it is.

@@ -14,7 +14,7 @@ from quire.client.access import LedgerAccess, origin_to_ask
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.metadata.streams import StreamStore
+from quire.metadata.records import OF_STREAMS, RecordStore
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.switches import Rules
 from quire_testing.replay.bookies import Bookie
@@ -83,7 +83,7 @@ class StreamReading:
         return task.result()
 
     def _record(self, reader: ReadingClient) -> LedgerMetadata:
-        plain_store = StreamStore(MemoryStore(self._space))
+        plain_store = RecordStore(MemoryStore(self._space), OF_STREAMS)
         reading = reader.act(lambda: reader.loop.create_task(plain_store.read(LEDGER)))
         record: LedgerMetadata = reading.result()[0]
         return record

@@ -25,7 +25,6 @@ from quire_testing.replay.clients import BY_STEPS, FirstOfAll, Program, read_err
 from quire_testing.replay.frames import LISTS
 from quire_testing.replay.passing import ImpossibleStepError, Passing, first
 from quire_testing.replay.play import ScriptedRepair
-from quire_testing.replay.stream_clients import PlainStreamRecords
 
 TERMS: Final = ("fence", "truncate")
 """What goes before a list where terms only fence: a bookie takes the record's term, and drops what other terms left."""
@@ -58,12 +57,11 @@ class StreamRepairer(Program):
     def _start(self, lost: Sequence[BookieId], candidates: Sequence[BookieId]) -> asyncio.Task[RepairEnded]:
         context = ClientContext.of(
             self.bookies,
-            self.ledgers,
+            self.records,
             StepClock(),
             FirstOfAll(),
             BY_STEPS,
             self.machines,
-            PlainStreamRecords(self.store),
         )
         self.repair = ScriptedRepair(LEDGER, context, lost_bookies=lost, candidates=candidates)
         return self.loop.create_task(self.repair.run())

@@ -20,7 +20,7 @@ from quire.core.ledger.metadata import LedgerState
 from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.take_over import TakeOverMachine
-from quire.metadata.ledgers import PREFIX as LEDGERS
+from quire.metadata.keys import LEDGERS
 from quire.metadata.memory import MemorySpace
 from quire.metadata.store import Op, Put
 from quire.wire import ledger_metadata

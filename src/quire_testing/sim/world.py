@@ -20,8 +20,7 @@ from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.rules import RULES
 from quire.core.ledger.stripes import bookie_stripes, not_held
 from quire.env.descriptors import is_shortage
-from quire.metadata.keys import STREAMS
-from quire.metadata.ledgers import PREFIX as LEDGERS
+from quire.metadata.keys import LEDGERS, STREAMS
 from quire.metadata.memory import MemorySpace
 from quire.wire import ledger_metadata
 from quire.wire.stream_metadata import decode_stream

@@ -14,8 +14,8 @@ from quire.autorecovery import marked_ledgers
 from quire.autorecovery.marked_ledgers import MarkedLedgers
 from quire.core.ids import BookieId
 from quire.env.real import RealClock
-from quire.metadata.all_records import AllRecords
 from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.metadata.records import AllRecords
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import StoreAwayError
 

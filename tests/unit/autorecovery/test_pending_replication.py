@@ -25,14 +25,14 @@ from quire.core.repair.effects import RepairOutcome
 from quire.core.repair.under_replicated_marks import ANY_BOOKIE, MarkReason
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieRegistry
-from quire.metadata.ledgers import ledger_key
+from quire.metadata.keys import ledger_key
 from quire.metadata.sqlite.store import SqliteStore
 from support.small_cluster import SmallCluster, small_cluster
 from unit.client.test_write_quorum import CONFIG, SHAPE, is_whole, without_one
 
 
 async def marks_of(client: Client, ledger_id: int) -> list[tuple[MarkReason, str, EntryRange]]:
-    found = await client.ledger_store.repairs("a test").marks(ledger_id)
+    found = await client.records.repairs("a test").marks(ledger_id)
     assert found is None or found.mark is not None
     return [] if found is None else [(each.reason, each.bookie, each.entries) for each in found.mark.marks]
 
@@ -44,9 +44,9 @@ async def repaired(client: Client, ledger_id: int) -> RepairOutcome:
 async def closed_as_java_does(client: Client, writer: LedgerWriter) -> LedgerMetadata:
     """Close a ledger at what its writer acknowledged; its own metadata goes with the record, unread."""
     await writer.abandon()
-    record, version = await client.ledger_store.read(writer.ledger_id)
+    record, version = await client.records.ledgers.read(writer.ledger_id)
     closed = record.in_recovery().closed(int(writer.last_add_confirmed), writer.length)
-    await client.ledger_store.write(replace(closed, custom=record.custom), version)
+    await client.records.ledgers.write(replace(closed, custom=record.custom), version)
     return closed
 
 
@@ -105,16 +105,16 @@ async def test_a_close_by_who_does_not_know_the_guarantee_is_marked_by_the_audit
 
 async def test_who_finds_it_closed_by_such_a_client_marks_it_too(tmp_path) -> None:
     async with below_its_guarantee(tmp_path) as (_, client, writer, _):
-        read = client.ledger_store.read
+        read = client.records.ledgers.read
 
         async def closed_meanwhile(ledger_id: int) -> tuple[LedgerMetadata, int]:
             """The record as it was before the other client closed the ledger."""
-            client.ledger_store.read = read  # type: ignore[method-assign]
+            client.records.ledgers.read = read  # type: ignore[method-assign]
             before = await read(ledger_id)
             await closed_as_java_does(client, writer)
             return before
 
-        client.ledger_store.read = closed_meanwhile  # type: ignore[method-assign]
+        client.records.ledgers.read = closed_meanwhile  # type: ignore[method-assign]
         await client.open_ledger(writer.ledger_id)
         assert len(await marks_of(client, writer.ledger_id)) == 1
 
@@ -149,7 +149,7 @@ async def test_a_record_that_is_damaged_in_the_store_keeps_no_other_from_being_m
         bookies = BookieClient(BookieRegistry(store), store.instance_id)
         audited = Client(store, bookies, RealClock(), random.Random(1))
         for ledger_id in (1, 2, 3):
-            await audited.ledger_store.create(replace(closed, ledger_id=LedgerId(ledger_id)))
+            await audited.records.ledgers.create(replace(closed, ledger_id=LedgerId(ledger_id)))
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             cut = "UPDATE entries SET value = substr(value, 1, length(value) - 1) WHERE key = ?"
             assert connection.execute(cut, (ledger_key(2),)).rowcount == 1

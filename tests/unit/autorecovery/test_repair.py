@@ -24,7 +24,7 @@ from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.effects import Loss, RepairOutcome
 from quire.core.repair.under_replication import MissingReason
-from quire.metadata.ledgers import ledger_key
+from quire.metadata.keys import ledger_key
 from support.small_cluster import SmallCluster, small_cluster
 
 COUNT = 30
@@ -106,7 +106,7 @@ async def test_holes_of_a_bookie_that_was_away_are_filled_and_leave_the_record(t
         assert found.copyable == COUNT
         totals = await repair.run([found])
         assert (totals.entries, totals.left) == (COUNT, [])
-        record, notes, _ = await client.ledger_store.read_with_notes(ledger)
+        record, notes, _ = await client.records.ledgers.read_with_notes(ledger)
         assert notes.holes == ()
         assert away in named(record)
         assert (await client.verify_ledger(ledger)).complete
@@ -176,7 +176,7 @@ async def test_what_only_a_gone_bookie_has_is_kept_until_a_person_accepts_the_lo
             ledger, client.context, lost_bookies=[gone], candidates=spares, accepted=word
         ).run()
         assert [old for _, old, _ in done.report.replaced] == [gone]
-        _, notes, _ = await client.ledger_store.read_with_notes(ledger)
+        _, notes, _ = await client.records.ledgers.read_with_notes(ledger)
         assert [(loss.accepted_by, loss.lost_bookies) for loss in notes.losses] == [("an operator", (gone,))]
 
 
@@ -239,10 +239,10 @@ async def test_a_record_without_password_or_sense_does_not_hold_up_others(tmp_pa
         shape = {"password": b"right", "digest": "mac"}
         plain = await written(client, **shape)
         other = await written(client, password=b"")
-        record, version = await client.ledger_store.read(plain)
+        record, version = await client.records.ledgers.read(plain)
         # As Java's first versions wrote it.
         old = replace(record, format_version=1, has_password=False, password=b"", custom=(), ack_quorum=3)
-        await client.ledger_store.write(old, version)
+        await client.records.ledgers.write(old, version)
         gone = await lose(cluster, "b1")
         repair = ClusterRepair(client, lost=[gone])
         found = await repair.look()

@@ -273,7 +273,7 @@ def test_an_auditor_and_a_worker_repair_a_stream_and_leave_its_open_fragment(mod
         assert isinstance(found, LedgerRepairs)
         assert found.attempts is not None
         assert found.attempts.waits is WaitsFor.WRITER
-        (row,), _ = cluster.run(marked_ledgers(cluster.client.all_records, cluster.marks))
+        (row,), _ = cluster.run(marked_ledgers(cluster.client.records, cluster.marks))
         assert (row["ledger_id"], row["copies_left"], row["bookies"]) == (ledger_id, 2, [gone])
         assert cluster.run(stream.show()).term == 3, "nobody has taken it over"
         assert named(-1) == {*ensemble}

@@ -51,10 +51,10 @@ def marked_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, bo
         async def forget_to_copy(marks: RepairStore) -> None:
             client = cluster.world.clients["daemon"].client
             assert client is not None
-            record, version = await client.ledger_store.read(ledger)
+            record, version = await client.records.ledgers.read(ledger)
             (fragment,) = record.fragments
             turned = (*fragment.ensemble[1:], fragment.ensemble[0])
-            await client.ledger_store.write(
+            await client.records.ledgers.write(
                 replace(record, fragments=(replace(fragment, ensemble=turned),)), version
             )
             await marks.mark(ledger, [hole(cluster, "b0")])

@@ -44,7 +44,7 @@ def test_limbo_is_marked_as_such() -> None:
 async def findings(cluster: RecoveringCluster, ledger: LedgerId) -> dict[BookieId, list[Finding]]:
     """What the lists of its bookies show of a ledger, and what reading every decided copy shows: both the same."""
     client = cluster.client
-    record, version = await client.ledger_store.read(ledger)
+    record, version = await client.records.ledgers.read(ledger)
     check = ReplicaCheck(client.bookies, record, 1_000)
     mine: dict[BookieId, list[Any]] = {}
     for part in bookie_stripes(record):
@@ -84,14 +84,14 @@ def test_of_an_open_ledger_what_is_decided_is_looked_at_and_repaired() -> None:
 
         async def add_a_fragment() -> BookieId:
             """Entries from 400 on are of another fragment, and the first one names a bookie that has none of them."""
-            record, version = await client.ledger_store.read(ledger)
+            record, version = await client.records.ledgers.read(ledger)
             (fragment,) = record.fragments
             other = next(each for each in client.bookies.writable() if each not in fragment.ensemble)
             fragments = (
                 replace(fragment, ensemble=(other, *fragment.ensemble[1:])),
                 replace(fragment, first_entry=EntryId(400)),
             )
-            await client.ledger_store.write(replace(record, fragments=fragments), version)
+            await client.records.ledgers.write(replace(record, fragments=fragments), version)
             return BookieId(other)
 
         other = cluster.run(add_a_fragment())

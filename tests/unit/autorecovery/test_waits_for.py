@@ -31,7 +31,7 @@ from support.recovering_cluster import RecoveringCluster, recovering_cluster
 
 def row(cluster: RecoveringCluster, ledger: int) -> dict[str, Any]:
     """The ledger's line; empty if there is none."""
-    rows, _ = cluster.run(marked_ledgers(cluster.client.all_records, cluster.marks))
+    rows, _ = cluster.run(marked_ledgers(cluster.client.records, cluster.marks))
     return next((each for each in rows if each["ledger_id"] == ledger), {})
 
 
@@ -89,7 +89,7 @@ def test_the_estimate_is_of_what_workers_can_repair_by_themselves() -> None:
         cluster.run(cluster.marks.note_attempts(ledgers[2], RepairAttempts(5, WaitsFor.BOOKIE, "")))
 
         def totals() -> dict[str, Any]:
-            return cluster.run(marked_ledgers(cluster.client.all_records, cluster.marks))[1]
+            return cluster.run(marked_ledgers(cluster.client.records, cluster.marks))[1]
 
         assert (totals()["ledgers"], totals()["estimate_s"]) == (3, None)
         state = RepairWorkerState("w", bytes_per_s=100, ledgers_per_hour=3600)
@@ -270,10 +270,10 @@ def test_where_nothing_can_be_copied_the_ledger_is_deleted() -> None:
         other = next(f"b{number}" for number in range(4) if f"b{number}" not in cluster.named(ledger))
 
         async def name_another_bookie() -> None:
-            record, version = await cluster.client.ledger_store.read(ledger)
+            record, version = await cluster.client.records.ledgers.read(ledger)
             (fragment,) = record.fragments
             fragments = (replace(fragment, ensemble=(cluster.id_of(other),)),)
-            await cluster.client.ledger_store.write(replace(record, fragments=fragments), version)
+            await cluster.client.records.ledgers.write(replace(record, fragments=fragments), version)
             seen = UnderReplicatedMark(
                 MarkReason.HOLE, cluster.id_of(other), EntryRange(0, 9), version, "", 0
             )

@@ -22,8 +22,8 @@ from quire.core.errors import MisuseError, WrongDirectoryError
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.storage.config import StorageConfig
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.entry import EntryDigest, master_key
@@ -441,8 +441,8 @@ async def test_a_bookie_whose_segments_are_gone_denies_nothing(tmp_path: Path, a
         ),
     )
     assert await at.add(who, [0]) is Answer.OK
-    record, version = await LedgerStore(at.store).read(1)
-    await LedgerStore(at.store).write(record.in_recovery(), version)
+    record, version = await RecordStore(at.store, OF_LEDGERS).read(1)
+    await RecordStore(at.store, OF_LEDGERS).write(record.in_recovery(), version)
     assert (await at.client.read_lac(at.bookie, who, fence=True)).answer is Answer.OK
     await at.server.stop()
     for segment in (tmp_path / "bookie" / "segments").iterdir():

@@ -17,10 +17,9 @@ from quire.core.errors import CorruptMetadataError, RefusedError
 from quire.core.ids import BookieId, LedgerId
 from quire.env.real import RealFiles
 from quire.metadata.accepting import accept_store, stopped_collections
-from quire.metadata.all_records import AllRecords
-from quire.metadata.keys import passes_key, tombstone_key
-from quire.metadata.ledgers import ledger_key
+from quire.metadata.keys import ledger_key, passes_key, tombstone_key
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import AllRecords
 from quire.metadata.store import Create, StoreBusyError
 from quire.storage.directory.collector_file import COLLECTOR_FILE
 from quire.wire.store_records import Passes, encode_passes
@@ -127,10 +126,10 @@ async def test_what_was_written_since_it_was_found_has_no_proof(at: At) -> None:
 async def test_a_record_that_is_there_again_keeps_the_ledger(at: At) -> None:
     """Callers choose ids again, and Java sees no tombstone: what counts is the record."""
     (ledger_id,) = await at.write()
-    record, _ = await at.records.read(ledger_id)
+    record, _ = await at.records.ledgers.read(ledger_id)
     await at.passes(2)
-    await at.records.delete(LedgerId(ledger_id))
-    await at.records.create(record)
+    await at.records.ledgers.delete(LedgerId(ledger_id))
+    await at.records.ledgers.create(record)
     assert await at.passes(2) == 0
     assert at.holds(ledger_id)
 
@@ -158,13 +157,13 @@ async def meddled(at: At, meddle: Callable[[], Coroutine[Any, Any, object]]) -> 
 @pytest.mark.parametrize("by", ["tombstone", "chain"])
 async def test_the_last_look_sees_the_record_of_the_same_moment(at: At, by: str) -> None:
     (ledger_id,) = await at.write()
-    record, _ = await at.records.read(ledger_id)
+    record, _ = await at.records.ledgers.read(ledger_id)
     await at.passes(2)
     if by == "chain":
         await at.forget_record(ledger_id)
     else:
-        await at.records.delete(LedgerId(ledger_id))
-    await meddled(at, lambda: at.records.create(record))
+        await at.records.ledgers.delete(LedgerId(ledger_id))
+    await meddled(at, lambda: at.records.ledgers.create(record))
     assert await at.passes(2) == 0
     assert at.holds(ledger_id)
 
@@ -279,7 +278,7 @@ async def test_damaged_values_are_named_and_harmless(at: At, caplog: pytest.LogC
     assert found is not None
     await at.store.put(ledger_key(ids[7]), b"\xff" * 30, found.version)
     await at.client.delete_ledger(ids[1])
-    await at.records.delete(LedgerId(ids[2]))
+    await at.records.ledgers.delete(LedgerId(ids[2]))
     stone = await at.store.get(tombstone_key(ids[2]))
     assert stone is not None
     await at.store.put(tombstone_key(ids[2]), b"\xff" * 30, stone.version)
@@ -297,10 +296,10 @@ async def test_damaged_values_are_named_and_harmless(at: At, caplog: pytest.LogC
 
 async def test_a_tombstone_of_another_life_of_the_id_proves_nothing(at: At) -> None:
     (ledger_id,) = await at.write()
-    record, _ = await at.records.read(ledger_id)
+    record, _ = await at.records.ledgers.read(ledger_id)
     await at.passes()
-    await at.records.delete(LedgerId(ledger_id))
-    await at.records.create(
+    await at.records.ledgers.delete(LedgerId(ledger_id))
+    await at.records.ledgers.create(
         replace(
             record,
             custom=tuple(
@@ -308,7 +307,7 @@ async def test_a_tombstone_of_another_life_of_the_id_proves_nothing(at: At) -> N
             ),
         )
     )
-    await at.records.delete(LedgerId(ledger_id))
+    await at.records.ledgers.delete(LedgerId(ledger_id))
     assert await at.passes(2) == 0
     assert at.unknown == [ledger_id]
 

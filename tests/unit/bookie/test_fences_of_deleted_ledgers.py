@@ -16,8 +16,8 @@ from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.metadata.all_records import AllRecords
 from quire.metadata.bookies import BookieRegistry
+from quire.metadata.records import AllRecords
 from quire.wire.native import Flag, Kind
 from support.one_bookie import OneBookie, opened, recovered
 from support.records import put_record, record_of

@@ -16,8 +16,9 @@ from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import ledger_key
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.store import Put, Versioned
 from quire.storage.journal import Journal
 from quire.storage.segments.segment_files import Space
@@ -103,7 +104,7 @@ async def test_an_open_ledger_that_names_the_bookie_takes_adds_again_and_gives_n
 
 @pytest.mark.parametrize("how", ["in recovery", "closed", "replaced", "deleted", "not readable"])
 async def test_any_other_record_refuses_the_writer(how: str, at: World) -> None:
-    who, records = access(1), LedgerStore(at.store)
+    who, records = access(1), RecordStore(at.store, OF_LEDGERS)
     record = await created(at, 1)
     assert await at.add(who, [0]) is Answer.OK
     _, version = await records.read(1)
@@ -131,7 +132,7 @@ async def test_any_other_record_refuses_the_writer(how: str, at: World) -> None:
 async def test_a_record_that_cannot_be_read_refuses_its_own_ledger_only(at: World) -> None:
     await created(at, 1)
     await created(at, 2)
-    _, version = await LedgerStore(at.store).read(1)
+    _, version = await RecordStore(at.store, OF_LEDGERS).read(1)
     await at.store.multi([Put(ledger_key(1), b"no record", version)])
     await lose(at)
     await has_looked(at)
@@ -143,7 +144,7 @@ async def test_a_record_that_cannot_be_read_refuses_its_own_ledger_only(at: Worl
 
 async def test_a_ledger_that_became_known_otherwise_is_asked_about_too(at: World) -> None:
     """The record names the bookie no more, and an explicit LAC makes the ledger known."""
-    who, records = access(1), LedgerStore(at.store)
+    who, records = access(1), RecordStore(at.store, OF_LEDGERS)
     record = await created(at, 1)
     assert await at.add(who, [0]) is Answer.OK
     _, version = await records.read(1)

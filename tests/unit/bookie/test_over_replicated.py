@@ -66,12 +66,12 @@ class At:
         self.server.storage.flush()
 
     async def cas(self, change: Callable[[LedgerMetadata], LedgerMetadata] = lambda record: record) -> None:
-        store = self.cluster.clients[0].ledger_store
+        store = self.cluster.clients[0].records.ledgers
         record, version = await store.read(LedgerId(self.ledger_id))
         await store.write(change(record), version)
 
     async def accept_loss(self, first: int, last: int) -> None:
-        store = self.cluster.clients[0].ledger_store
+        store = self.cluster.clients[0].records.ledgers
         record, notes, version = await store.read_with_notes(self.ledger_id)
         loss = AcceptedLoss((EntryRange(first, last),), 1, "operator", (self.left,))
         await store.write_with_notes(record, replace(notes, losses=(loss,)), version)

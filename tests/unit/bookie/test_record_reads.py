@@ -9,8 +9,8 @@ import pytest
 from quire.bookie.ledgers import record_reads
 from quire.bookie.ledgers.record_reads import RecordReads
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.metadata.all_records import AllRecords
 from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.metadata.records import AllRecords
 from support.records import create_records
 
 

@@ -13,7 +13,7 @@ from quire.core.ids import LedgerId
 from quire.core.ledger.metadata import LedgerMetadata, new_stream
 from quire.core.ledger.terms import Terms
 from quire.metadata.bookies import BookieRegistry
-from quire.metadata.streams import StreamStore
+from quire.metadata.records import OF_STREAMS, RecordStore
 from quire.wire import bookkeeper, native, native_bodies, native_hello, native_info, v2, v3
 from quire.wire.bookie_service_info import FEATURES_PROPERTY, parse_features_property
 from quire.wire.native import Flag, Kind
@@ -37,7 +37,7 @@ class StreamBookie(StillBookie):
         super().__init__()
         self.record = new_stream(record_of(STREAM, [self.server.bookie_id], password=PASSWORD), owner=5)
         self.record = self.in_term(3)
-        self.until_done(StreamStore(self.store).create("stream", self.record))
+        self.until_done(RecordStore(self.store, OF_STREAMS).create(self.record, "stream"))
 
     def in_term(self, term: int) -> LedgerMetadata:
         terms = self.record.terms
@@ -46,7 +46,7 @@ class StreamBookie(StillBookie):
 
     def announce(self, term: int) -> None:
         """A take-over begins: its term is in the record."""
-        streams = StreamStore(self.store)
+        streams = RecordStore(self.store, OF_STREAMS)
         _, version = self.until_done(streams.read(STREAM))
         self.until_done(streams.write(self.in_term(term), version))
 
@@ -301,7 +301,7 @@ def test_a_stream_is_kept_until_it_is_deleted(bookie: StreamBookie) -> None:
     assert collector.report.dropped == 0
     assert collector.orphans(-1)["unknown"] == [99], "that has no record of either kind"
     assert bookie.read(0, 2, 3)[1].keys() == {0, 1, 2}
-    bookie.until_done(StreamStore(bookie.store).delete("stream"))
+    bookie.until_done(RecordStore(bookie.store, OF_STREAMS).delete(STREAM, name="stream"))
     for _ in range(2):
         bookie.until_stored(collector.collect())
     assert collector.report.dropped == 1

@@ -17,8 +17,9 @@ from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.bookie.rules import RULES
 from quire.core.ledger.metadata import DigestType
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import ledger_key
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.store import Put, StoreAwayError, Versioned
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.entry import EntryDigest, master_key
@@ -142,7 +143,7 @@ async def test_another_token_than_the_records_is_refused(tmp_path: Path) -> None
 async def test_without_a_key_in_the_record_the_first_one_counts(how: str, at: World) -> None:
     await put_record(at.store, record_of(NEW, [at.bookie]))
     if how == "not readable":
-        _, version = await LedgerStore(at.store).read(NEW)
+        _, version = await RecordStore(at.store, OF_LEDGERS).read(NEW)
         await at.store.multi([Put(ledger_key(NEW), b"no record", version)])
     assert await at.add(access(NEW), [0]) is Answer.OK
     assert await at.add(access(NEW, password=b"another"), [1]) is Answer.UNAUTHORISED

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from quire.cli.main import app
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import new_stream
-from quire.metadata.all_records import AllRecords
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.keys import stream_key
+from quire.metadata.records import AllRecords
 from quire.metadata.sqlite.store import SqliteStore
 from support.records import record_of
 
@@ -29,7 +29,7 @@ async def a_ledger(store: SqliteStore) -> None:
 
 async def a_stream(store: SqliteStore) -> None:
     record = new_stream(record_of(9, [GONE], password=b""), owner=1)
-    await AllRecords(store).streams.create("orders", record)
+    await AllRecords(store).streams.create(record, "orders")
 
 
 async def a_damaged_stream(store: SqliteStore) -> None:
@@ -40,7 +40,7 @@ async def others(store: SqliteStore) -> None:
     records = AllRecords(store)
     await records.ledgers.create(record_of(8, [OTHER], password=b""))
     record = new_stream(record_of(9, [OTHER], password=b""), owner=1)
-    await records.streams.create("orders", record)
+    await records.streams.create(record, "orders")
 
 
 def forget(tmp_path: Path, fill: Callable[[SqliteStore], Awaitable[None]]) -> tuple[int, dict[str, Any]]:

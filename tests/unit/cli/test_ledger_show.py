@@ -13,7 +13,7 @@ from quire.cli.ledger.ledger_show import guarantee_text
 from quire.cli.main import app
 from quire.core.ledger.guarantee import GIVEN_UP, GUARANTEED
 from quire.core.ledger.metadata import LedgerState
-from quire.metadata.ledgers import ledger_key
+from quire.metadata.keys import ledger_key
 from quire.metadata.sqlite.store import SqliteStore
 from quire.wire import ledger_metadata
 from quire_testing.explorer.beginning import record_of

@@ -22,7 +22,8 @@ from quire.cli.main import app
 from quire.client.bookies.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.errors import NoClusterError
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import ledger_key
+from quire.metadata.records import AllRecords
 from quire.metadata.sqlite.store import SqliteStore
 from quire.storage.config import KIB, StorageConfig
 
@@ -122,14 +123,14 @@ async def test_an_orphan_that_cannot_be_deleted_does_not_hide_which_were(
         await at.passes()
         await at.forget(one, two)
         await at.passes()
-        whole = LedgerStore.delete_orphan
+        whole = AllRecords.delete_orphan
 
-        async def refused(self: LedgerStore, ledger_id: int) -> None:
+        async def refused(self: AllRecords, ledger_id: int) -> None:
             if ledger_id == two:
                 raise NoClusterError("the store is away")
             await whole(self, ledger_id)
 
-        monkeypatch.setattr(LedgerStore, "delete_orphan", refused)
+        monkeypatch.setattr(AllRecords, "delete_orphan", refused)
         said = await at.quire("orphans", "--delete", f"{one}-{two}", "--yes", code=1)
         assert f"Before that 1 of 2 ledgers were deleted, up to {one}." in said
 

@@ -19,8 +19,8 @@ from quire.core.errors import MisuseError
 from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieRegistry
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import AllRecords
 from support.waiting import until_async
 
 CONFIG = ClientConfig(left_wait_ms_min=20, left_wait_ms_max=60, quarantine_ms=200, probe_timeout_ms=5_000)
@@ -53,17 +53,17 @@ class Cluster:
         await until_async(lambda: not {*names} & {*self.bookies.writable()}, "the client to see it")
 
     async def writer(self, size=3):
-        ledgers = LedgerStore(self.store)
+        records = AllRecords(self.store)
         record = new_ledger(
-            await ledgers.next_id(),
+            await records.ledgers.next_id(),
             self.names[:size],
             write_quorum=size,
             ack_quorum=2,
             digest_type=DigestType.CRC32C,
             password=b"secret",
         )
-        context = ClientContext.of(self.bookies, ledgers, RealClock(), random.Random(1), CONFIG)
-        return LedgerWriter(record, await ledgers.create(record), LedgerAccess.of(record), context)
+        context = ClientContext.of(self.bookies, records, RealClock(), random.Random(1), CONFIG)
+        return LedgerWriter(record, await records.ledgers.create(record), LedgerAccess.of(record), context)
 
     async def close(self):
         await self.bookies.close()

@@ -81,7 +81,7 @@ async def test_a_client_that_is_closed_records_what_the_slot_of_an_idle_writer_l
     await client.close()
     assert writer.problem is None
     assert writer._effects._timer is None, "nothing is looked for any more"
-    store = (await cluster.client()).ledger_store
+    store = (await cluster.client()).records.ledgers
     record, notes, _ = await store.read_with_notes(writer.ledger_id)
     assert record.state is LedgerState.OPEN
     recorded = [(hole.bookie, part.first, part.last) for hole in notes.holes for part in hole.ranges]
@@ -114,12 +114,12 @@ async def test_an_idle_writer_tells_its_last_entry_also_while_another_bookie_tak
     await writer.append(PAYLOADS[0])
     changing, may_change = asyncio.Event(), asyncio.Event()
 
-    async def late(record, version, write=client.ledger_store.write):
+    async def late(record, version, write=client.records.ledgers.write):
         changing.set()
         await may_change.wait()
         return await write(record, version)
 
-    monkeypatch.setattr(client.ledger_store, "write", late)
+    monkeypatch.setattr(client.records.ledgers, "write", late)
     await cluster.start_bookie("b4")
     await changing.wait()
     writer._effects.quiet()

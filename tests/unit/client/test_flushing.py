@@ -24,8 +24,8 @@ from quire.core.errors import (
 from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.ledger.placement import Quarantine
 from quire.env.real import RealClock
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import AllRecords
 from support.scripted_bookies import SOCKET_BYTES, ScriptedBookies
 from support.waiting import until_async
 
@@ -59,13 +59,13 @@ class CountingStore(MemoryStore):
 class World:
     def __init__(self):
         self.store = CountingStore()
-        self.ledgers = LedgerStore(self.store)
+        self.records = AllRecords(self.store)
         self.bookies = ScriptedBookies(["b1", "b2", "b3"])
         self.quarantine = Quarantine(60_000)
 
     async def writer(self, config=SHORT, ack=2, stored_format=3, period_ms=5):
         record = new_ledger(
-            await self.ledgers.next_id(),
+            await self.records.ledgers.next_id(),
             self.bookies.names,
             write_quorum=3,
             ack_quorum=ack,
@@ -73,16 +73,16 @@ class World:
             password=b"p",
             format_version=stored_format,
         )
-        version = await self.ledgers.create(record)
+        version = await self.records.ledgers.create(record)
         self.store.writes = 0
         self.ticks = Ticks(period_ms, 10_000, lambda: True)
-        context = ClientContext.of(self.bookies, self.ledgers, RealClock(), random.Random(1), config)
+        context = ClientContext.of(self.bookies, self.records, RealClock(), random.Random(1), config)
         self.context = context = replace(context, quarantine=self.quarantine, ticks=self.ticks)
         return LedgerWriter(record, version, LedgerAccess.of(record), context)
 
     async def recorded(self, ledger):
         """(state, [(bookie, first, last)]) as the store has it."""
-        record, notes, _ = await self.ledgers.read_with_notes(ledger.ledger_id)
+        record, notes, _ = await self.records.ledgers.read_with_notes(ledger.ledger_id)
         return record.state, [(hole.bookie, *part[:2]) for hole in notes.holes for part in hole.ranges]
 
 

@@ -45,7 +45,7 @@ class Damaged:
     async def ask(self, first: int, last: int = COUNT - 1) -> LostEntries:
         client = self.client
         return await lost_entries(
-            client.ledger_store,
+            client.records.ledgers,
             client.bookies,
             self.ledger_id,
             first,
@@ -102,8 +102,8 @@ async def test_one_copy_out_of_reach_keeps_the_question_open(at: Damaged) -> Non
 
 
 async def test_a_bookie_that_may_have_lost_something_proves_nothing(at: Damaged) -> None:
-    record, version = await at.client.ledger_store.read(at.ledger_id)
-    await at.client.ledger_store.write(replace(record, last_entry=COUNT, length=record.length), version)
+    record, version = await at.client.records.ledgers.read(at.ledger_id)
+    await at.client.records.ledgers.write(replace(record, last_entry=COUNT, length=record.length), version)
     found = await at.ask(COUNT, COUNT)
     assert (found.are_proven, {answer for _, answer in found.answers}) == (True, {Answer.NO_ENTRY})
     server = next(iter(at.cluster.servers.values()))
@@ -116,7 +116,7 @@ async def test_a_record_that_changes_meanwhile_proves_nothing_and_a_deleted_ledg
     at: Damaged,
 ) -> None:
     await at.spoil([7])
-    store = at.client.ledger_store
+    store = at.client.records.ledgers
     read = store.read
 
     async def changing(ledger_id: int):  # type: ignore[no-untyped-def]

@@ -184,11 +184,11 @@ async def test_a_damaged_copy_is_passed_over(client) -> None:
 async def test_no_such_entry_and_unavailable_are_told_apart(cluster) -> None:
     client = await cluster.client(ClientConfig(read_timeout_ms=300))
     writer = await client.create_ledger()
-    record, version = await client.ledger_store.read(writer.ledger_id)
+    record, version = await client.records.ledgers.read(writer.ledger_id)
     for bookie in record.fragments[0].ensemble:
         await put(client, bookie, record, 0, texts(5))
     # A record that claims one entry more than anybody was ever sent.
-    await client.ledger_store.write(record.closed(5, 100), version)
+    await client.records.ledgers.write(record.closed(5, 100), version)
     await writer.abandon()
     reader = await client.open_ledger(writer.ledger_id)
     got = []
@@ -314,13 +314,13 @@ async def test_two_tails_of_one_reader_both_follow_the_ledger_to_another_bookie(
         writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
         reader = await client.open_ledger(writer.ledger_id, recover=False)
         tails = [asyncio.ensure_future(anext(reader.tail())) for _ in range(2)]
-        record, version = await client.ledger_store.read(writer.ledger_id)
+        record, version = await client.records.ledgers.read(writer.ledger_id)
         (other,) = {*client.bookies.writable()} - {*record.last_fragment.ensemble}
         (named,) = record.last_fragment.ensemble
         held = cluster.servers[named].ledgers.followers.polls
         while len(held.get(writer.ledger_id, ())) < 2:
             await asyncio.sleep(0)
-        await client.ledger_store.write(record.with_ensemble(0, (other,)), version)
+        await client.records.ledgers.write(record.with_ensemble(0, (other,)), version)
         await put(client, other, record, 0, [b"entry"])
         await client.bookies.write_lac(other, LedgerAccess.of(record), 0)
         assert [(await tail).entry_id for tail in tails] == [0, 0]
@@ -349,14 +349,14 @@ async def test_a_response_of_the_store_that_comes_late_takes_no_reader_back(monk
     reader = await client.open_ledger(writer.ledger_id, recover=False)
     asked, may_come = asyncio.Event(), asyncio.Event()
 
-    async def late(ledger_id: int, read=client.ledger_store.read):
+    async def late(ledger_id: int, read=client.records.ledgers.read):
         found = await read(ledger_id)
         asked.set()
         await may_come.wait()
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(client.ledger_store, "read", late)
+        patched.setattr(client.records.ledgers, "read", late)
         refreshing = asyncio.ensure_future(reader.refresh())
         await asked.wait()
     await writer.append(b"entry")

@@ -44,7 +44,7 @@ async def test_a_read_that_recovers_ends_a_writer_that_lives(cluster: SmallClust
 
 async def test_a_reader_that_changes_nothing_refuses_to_recover(client: Client) -> None:
     writer = await client.create_ledger()
-    record, version = await client.ledger_store.read(writer.ledger_id)
+    record, version = await client.records.ledgers.read(writer.ledger_id)
     reader = LedgerReader(record, version, LedgerAccess.of(record), client.context)
     with pytest.raises(MisuseError, match="recover_ledger"):
         _ = [entry async for entry in reader.read(recover=True)]

@@ -40,7 +40,7 @@ PATIENT = ClientConfig(recovery_read_bytes_max=4 * 1024 * 1024)
 async def unfinished(client: Client, cluster: SmallCluster, bookies: int = 3, **options):
     """A ledger whose writer never came to write anything."""
     record = new_ledger(
-        LedgerId(await client.ledger_store.next_id()),
+        LedgerId(await client.records.ledgers.next_id()),
         sorted(cluster.servers)[:bookies],
         write_quorum=options.get("write_quorum", bookies),
         ack_quorum=options.get("ack_quorum", 2),
@@ -48,7 +48,7 @@ async def unfinished(client: Client, cluster: SmallCluster, bookies: int = 3, **
         password=b"",
         creation_token=1,
     )
-    await client.ledger_store.create(record)
+    await client.records.ledgers.create(record)
     return record
 
 
@@ -253,8 +253,8 @@ async def test_a_recovery_says_how_many_entries_have_no_copy_left(cluster, clien
         await put(client, bookie, record, 0, texts(37))
     # As after a loss of all three copies: the record says forty, the disks have thirty-seven.
     closed = record.closed(39, sum(map(len, texts(40))))
-    _, version = await client.ledger_store.read(record.ledger_id)
-    await client.ledger_store.write(closed, version)
+    _, version = await client.records.ledgers.read(record.ledger_id)
+    await client.records.ledgers.write(closed, version)
     done = asyncio.get_running_loop().create_future()
     first = cluster.servers[record.fragments[0].ensemble[0]]
     first.ledgers.put_in_limbo(LedgerFacts(record.ledger_id), done.set_result)
@@ -299,8 +299,8 @@ async def test_verify_names_holes_and_differences(cluster, client) -> None:
     await put(client, second, record, 0, texts(9))
     await put(client, third, record, 3, texts(2, 3), length_before=sum(map(len, texts(3))))
     await put(client, third, record, 5, [b"forged, with a good digest"], length_before=0)
-    stored, version = await client.ledger_store.read(record.ledger_id)
-    await client.ledger_store.write(stored.closed(8, sum(map(len, texts(9)))), version)
+    stored, version = await client.records.ledgers.read(record.ledger_id)
+    await client.records.ledgers.write(stored.closed(8, sum(map(len, texts(9)))), version)
     report = await client.verify_ledger(record.ledger_id)
     assert [(hole.bookie, hole.first, hole.last) for hole in report.holes] == [
         (third, 0, 2),
@@ -315,10 +315,10 @@ async def test_verify_names_holes_and_differences(cluster, client) -> None:
 async def test_a_ledger_that_is_closed_is_opened_without_recovery(client) -> None:
     async with await client.create_ledger() as writer:
         await writer.append(b"x")
-    before = await client.ledger_store.read(writer.ledger_id)
+    before = await client.records.ledgers.read(writer.ledger_id)
     await client.open_ledger(writer.ledger_id)
     assert (await client.recover_ledger(writer.ledger_id)).already_closed
-    assert await client.ledger_store.read(writer.ledger_id) == before
+    assert await client.records.ledgers.read(writer.ledger_id) == before
 
 
 async def test_a_fenced_writer_learns_it(cluster, client) -> None:

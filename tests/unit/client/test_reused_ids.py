@@ -14,7 +14,7 @@ from quire.core.errors import (
     ReadUnavailableError,
 )
 from quire.core.ledger.metadata import TOKEN_KEY, LedgerState
-from quire.metadata.ledgers import ledger_key
+from quire.metadata.keys import ledger_key
 from quire.metadata.store import Delete
 from support.small_cluster import SmallCluster
 from support.waiting import until_async
@@ -81,8 +81,8 @@ async def test_what_a_writer_sent_before_it_was_told_may_be_recovered(cluster) -
     assert writer.ledger_id == before.ledger_id
     await cluster.start_bookie("b4")
     other = await cluster.client()
-    record, version = await other.ledger_store.read(writer.ledger_id)
-    await other.ledger_store.write(record.in_recovery(), version)
+    record, version = await other.records.ledgers.read(writer.ledger_id)
+    await other.records.ledgers.write(record.in_recovery(), version)
     with pytest.raises(OutcomeUnknownError, match="may or may not be in the new one") as caught:
         await writer.append(b"sent")
     assert caught.value.code == "ledger_id_reused"
@@ -123,7 +123,7 @@ async def test_an_open_that_hears_of_another_ledger_only_does_not_wait(cluster) 
     again = replace(
         before, state=LedgerState.OPEN, last_entry=-1, length=0, custom=((TOKEN_KEY, bytes(7) + b"\x01"),)
     )
-    await client.ledger_store.create(again)
+    await client.records.ledgers.create(again)
     with pytest.raises(LedgerIdReusedError, match="hold entries of that ledger under it") as caught:
         await client.open_ledger(before.ledger_id)
     assert set(caught.value.ids["bookies"]) <= set(cluster.servers)
@@ -133,7 +133,7 @@ async def test_reading_a_ledger_whose_bookies_hold_another_does_not_wait(cluster
     before = await written(cluster)
     restore(cluster, before.ledger_id)
     client = await cluster.client(PATIENT)
-    await client.ledger_store.create(replace(before, custom=((TOKEN_KEY, bytes(7) + b"\x01"),)))
+    await client.records.ledgers.create(replace(before, custom=((TOKEN_KEY, bytes(7) + b"\x01"),)))
     reader = await client.open_ledger(before.ledger_id)
     with pytest.raises(LedgerIdReusedError, match=r"b1.*see docs/metadata\.md"):
         await anext(aiter(reader.read()))

@@ -27,8 +27,8 @@ from quire.core.errors import (
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState, new_ledger
 from quire.core.ledger.terms import TermRange
 from quire.metadata.election import Election
+from quire.metadata.records import RecordStore
 from quire.metadata.store import StoreBusyError
-from quire.metadata.streams import StreamStore
 from support.small_cluster import SmallCluster, small_cluster
 from support.stream_modes import BOTH, taken
 from support.waiting import until_async
@@ -269,13 +269,13 @@ async def test_a_take_over_writes_its_record_twice(monkeypatch, mode, cluster) -
     writer = await mine.open_writer()
     await asyncio.gather(*map(writer.append, texts(20)))
     written: list[LedgerState] = []
-    write = StreamStore.write
+    write = RecordStore.write
 
-    async def noted(self: StreamStore, record: LedgerMetadata, version: int) -> int:
+    async def noted(self: RecordStore, record: LedgerMetadata, version: int) -> int:
         written.append(record.state)
         return await write(self, record, version)
 
-    monkeypatch.setattr(StreamStore, "write", noted)
+    monkeypatch.setattr(RecordStore, "write", noted)
     await theirs.open_writer()
     assert written == [LedgerState.IN_RECOVERY, LedgerState.OPEN]
 
@@ -396,9 +396,9 @@ async def test_what_a_stream_cannot_be_asked(mode, client) -> None:
         await client.delete_ledger(record.ledger_id)
     ledger = await client.create_ledger()
     with pytest.raises(NoSuchStreamError, match="is a ledger and no stream"):
-        await client.stream_store.read(ledger.ledger_id)
+        await client.records.streams.read(ledger.ledger_id)
     with pytest.raises(AlreadyExistsError, match="is a stream already"):
-        await client.ledger_store.create(
+        await client.records.ledgers.create(
             new_ledger(
                 record.ledger_id,
                 record.last_fragment.ensemble,

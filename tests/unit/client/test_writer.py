@@ -25,8 +25,8 @@ from quire.core.errors import (
 )
 from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.env.real import RealClock
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import AllRecords
 from support.scripted_bookies import SOCKET_BYTES, ScriptedBookies
 from support.waiting import until_async
 
@@ -45,22 +45,22 @@ NOT_IDLE = ClientConfig(explicit_lac_after_ms=3_600_000)
 
 
 class Cluster:
-    def __init__(self, bookies, ledgers):
+    def __init__(self, bookies, records):
         self.bookies = bookies
-        self.ledgers = ledgers
+        self.records = records
 
     async def writer(self, size=3, write=3, ack=2, digest=DigestType.CRC32C, config=FAST):
         record = new_ledger(
-            await self.ledgers.next_id(),
+            await self.records.ledgers.next_id(),
             self.bookies.names[:size],
             write_quorum=write,
             ack_quorum=ack,
             digest_type=digest,
             password=b"p",
         )
-        version = await self.ledgers.create(record)
+        version = await self.records.ledgers.create(record)
         access = LedgerAccess.of(record)
-        context = ClientContext.of(self.bookies, self.ledgers, RealClock(), random.Random(1), config)
+        context = ClientContext.of(self.bookies, self.records, RealClock(), random.Random(1), config)
         return LedgerWriter(record, version, access, context)
 
 
@@ -68,7 +68,7 @@ class Cluster:
 async def cluster(count=3):
     store = MemoryStore()
     try:
-        yield Cluster(ScriptedBookies([f"b{n}" for n in range(1, count + 1)]), LedgerStore(store))
+        yield Cluster(ScriptedBookies([f"b{n}" for n in range(1, count + 1)]), AllRecords(store))
     finally:
         await store.close()
 
@@ -139,7 +139,7 @@ async def test_leaving_the_context_keeps_everything_and_closes(c):
     async with await c.writer() as ledger:
         futures = [ledger.append_nowait(b"x") for _ in range(10)]
     assert [future.result() for future in futures] == list(range(10))
-    record, _ = await c.ledgers.read(ledger.ledger_id)
+    record, _ = await c.records.ledgers.read(ledger.ledger_id)
     assert (record.state, record.last_entry, record.length) == (LedgerState.CLOSED, 9, 10)
     with pytest.raises(NotWritingError, match="closed"):
         await ledger.append(b"late")
@@ -151,7 +151,7 @@ async def test_an_error_in_the_context_keeps_what_was_taken(c):
         async with await c.writer() as ledger:
             kept = ledger.append_nowait(b"not yet sent")
             raise ZeroDivisionError
-    record, _ = await c.ledgers.read(ledger.ledger_id)
+    record, _ = await c.records.ledgers.read(ledger.ledger_id)
     assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
     assert await kept == 0
 
@@ -167,7 +167,7 @@ async def test_close_fails_what_is_not_acknowledged(c):
         await future
     assert caught.value.ids == {"ledger_id": ledger.ledger_id, "entry_id": 0}
     assert ledger.held_bytes == 0
-    assert (await c.ledgers.read(ledger.ledger_id))[0].last_entry == -1
+    assert (await c.records.ledgers.read(ledger.ledger_id))[0].last_entry == -1
 
 
 async def test_abandon_leaves_the_record_alone(c):
@@ -175,7 +175,7 @@ async def test_abandon_leaves_the_record_alone(c):
     await ledger.append(b"x")
     await ledger.abandon()
     await ledger.abandon()
-    assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.OPEN
+    assert (await c.records.ledgers.read(ledger.ledger_id))[0].state is LedgerState.OPEN
     with pytest.raises(NotWritingError, match="abandoned"):
         await ledger.close()
 
@@ -253,7 +253,7 @@ async def test_a_dead_bookie_is_replaced_and_no_append_fails():
         c.bookies.set("b2", "dead")
         futures = [ledger.append_nowait(b"%d" % n) for n in range(1, 100)]
         assert await asyncio.gather(*futures) == list(range(1, 100))
-        record, _ = await c.ledgers.read(ledger.ledger_id)
+        record, _ = await c.records.ledgers.read(ledger.ledger_id)
         assert [part.ensemble for part in record.fragments] == [("b1", "b2", "b3"), ("b1", "b4", "b3")]
         assert record.fragments[1].first_entry == 1
         await until_async(lambda: set(c.bookies.entries["b4"]) == set(range(1, 100)))
@@ -273,7 +273,7 @@ async def test_several_bookies_die_under_load():
                 await asyncio.sleep(0)
         assert await asyncio.gather(*futures) == list(range(400))
         await ledger.drain()
-        record = (await c.ledgers.read(ledger.ledger_id))[0]
+        record = (await c.records.ledgers.read(ledger.ledger_id))[0]
         for entry in range(400):
             ensemble = record.ensemble_of(entry)
             names = [ensemble[(entry + i) % 5] for i in range(3)]
@@ -307,7 +307,7 @@ async def test_when_no_quorum_is_left_the_writer_ends_and_closes(c):
         await ledger.append(b"2")
     with pytest.raises(QuorumLostError):
         await ledger.close()
-    record, _ = await c.ledgers.read(ledger.ledger_id)
+    record, _ = await c.records.ledgers.read(ledger.ledger_id)
     assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
     with pytest.raises(QuorumLostError):
         await ledger.drain()
@@ -336,23 +336,23 @@ async def test_two_dead_bookies_that_are_still_registered_take_turns_with_growin
 async def test_a_fenced_writer_ends_with_unknown_outcome(c):
     ledger = await c.writer()
     await ledger.append(b"0")
-    record, version = await c.ledgers.read(ledger.ledger_id)
-    await c.ledgers.write(record.in_recovery(), version)
+    record, version = await c.records.ledgers.read(ledger.ledger_id)
+    await c.records.ledgers.write(record.in_recovery(), version)
     for name in c.bookies.names:
         c.bookies.set(name, "fenced")
     with pytest.raises(LedgerFencedError) as caught:
         await ledger.append(b"1")
     assert caught.value.ids["entry_id"] == 1
     assert isinstance(ledger.problem, LedgerFencedError)
-    assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.IN_RECOVERY
+    assert (await c.records.ledgers.read(ledger.ledger_id))[0].state is LedgerState.IN_RECOVERY
 
 
 async def test_closing_a_ledger_that_another_client_closed_elsewhere(c):
     ledger = await c.writer()
     await ledger.append(b"0")
-    record, version = await c.ledgers.read(ledger.ledger_id)
-    version = await c.ledgers.write(record.in_recovery(), version)
-    await c.ledgers.write(record.in_recovery().closed(3, 9), version)
+    record, version = await c.records.ledgers.read(ledger.ledger_id)
+    version = await c.records.ledgers.write(record.in_recovery(), version)
+    await c.records.ledgers.write(record.in_recovery().closed(3, 9), version)
     with pytest.raises(MetadataConflictError, match="entry 3"):
         await ledger.close()
 

@@ -22,8 +22,8 @@ from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.ledger.quorum import write_set
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieRegistry
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
+from quire.metadata.records import AllRecords
 from support.waiting import until_async
 
 CONFIG = ClientConfig(
@@ -35,7 +35,7 @@ class Cluster:
     def __init__(self, directory):
         self.directory = directory
         self.store = MemoryStore()
-        self.ledgers = LedgerStore(self.store)
+        self.records = AllRecords(self.store)
         self.servers = {}
 
     async def start(self, number):
@@ -51,15 +51,15 @@ class Cluster:
         await until_async(lambda: len(self.bookies.writable()) >= size, "enough writable bookies")
         bookies = self.bookies.writable()
         record = new_ledger(
-            await self.ledgers.next_id(),
+            await self.records.ledgers.next_id(),
             sorted(bookies)[:size],
             write_quorum=write,
             ack_quorum=ack,
             digest_type=digest,
             password=b"secret",
         )
-        version = await self.ledgers.create(record)
-        context = ClientContext.of(self.bookies, self.ledgers, RealClock(), random.Random(1), CONFIG)
+        version = await self.records.ledgers.create(record)
+        context = ClientContext.of(self.bookies, self.records, RealClock(), random.Random(1), CONFIG)
         return LedgerWriter(record, version, LedgerAccess.of(record), context)
 
     async def copies(self, record, access, entry):
@@ -107,7 +107,7 @@ async def test_entries_are_on_the_disks_of_their_write_sets(tmp_path, size, writ
     async with cluster(tmp_path, 4) as c:
         async with await c.writer(size, write, ack, DigestType.HMAC) as ledger:
             await load(ledger, 0, 200)
-        record, _ = await c.ledgers.read(ledger.ledger_id)
+        record, _ = await c.records.ledgers.read(ledger.ledger_id)
         assert (record.state, record.last_entry) == (LedgerState.CLOSED, 199)
         access = LedgerAccess.of(record)
         for entry in range(0, 200, 7):
@@ -156,7 +156,7 @@ async def test_a_fence_ends_the_writer(tmp_path):
             assert (await c.bookies.read_lac(bookie, ledger.access, fence=True)).answer is Answer.OK
         with pytest.raises(LedgerFencedError):
             await ledger.append(b"10")
-        assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.OPEN
+        assert (await c.records.ledgers.read(ledger.ledger_id))[0].state is LedgerState.OPEN
 
 
 async def test_the_last_entry_of_an_idle_ledger_becomes_visible(tmp_path):

@@ -26,13 +26,13 @@ async def _filled(tmp_path: Path) -> None:
             for number in range(COUNT):
                 await writer.append(b"value %d" % number)
             await writer.roll()
-            notes = (await at.client.ledger_store.read_with_notes(first))[1]
+            notes = (await at.client.records.ledgers.read_with_notes(first))[1]
             assert [hole.bookie for hole in notes.holes] == [away.bookie_id]
             at.bookies[0] = BookieServer(away.config, at.store)
             await at.bookies[0].start()
 
             async def is_filled() -> bool:
-                return (await at.client.ledger_store.read_with_notes(first))[1] == NO_NOTES
+                return (await at.client.records.ledgers.read_with_notes(first))[1] == NO_NOTES
 
             await until_async(is_filled, "a record without holes")
             assert (await at.client.verify_ledger(first)).complete

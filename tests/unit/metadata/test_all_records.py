@@ -11,11 +11,10 @@ import pytest
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import LedgerId
 from quire.core.ledger.metadata import new_stream
-from quire.metadata import all_records
-from quire.metadata.all_records import AllRecords
-from quire.metadata.keys import stream_key
-from quire.metadata.ledgers import ledger_key
+from quire.metadata import records as all_records
+from quire.metadata.keys import ledger_key, stream_key
 from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.metadata.records import AllRecords
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import LIST_LIMIT, Create
 from support.records import record_of
@@ -29,7 +28,7 @@ async def filled() -> AllRecords:
         await records.ledgers.create(record_of(ledger_id, ["b"], password=b""))
     for stream_id in STREAMS:
         record = new_stream(record_of(stream_id, ["b"], password=b""), owner=1)
-        await records.streams.create(f"s{stream_id}", record)
+        await records.streams.create(record, f"s{stream_id}")
     return records
 
 

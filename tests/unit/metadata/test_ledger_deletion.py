@@ -10,14 +10,13 @@ from quire.core.errors import CorruptMetadataError, MetadataUnknownError, NoSuch
 from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.under_replicated_marks import MarkReason, UnderReplicatedMark
-from quire.metadata.keys import TOMBSTONES, missing_key, tombstone_key
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import TOMBSTONES, ledger_key, missing_key, stream_key, tombstone_key
 from quire.metadata.memory import MemoryStore
-from quire.metadata.records import ATTEMPTS_MAX
+from quire.metadata.records import ATTEMPTS_MAX, OF_LEDGERS, OF_STREAMS, AllRecords, RecordStore
 from quire.metadata.repairs import RepairStore
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Delete, Put, StoreAwayError, StoreBusyError, VersionConflictError
-from quire.metadata.streams import StreamStore
+from quire.metadata.tombstones import end_tombstones, tombstones_after
 from quire.wire.store_records import Tombstone, encode_tombstone
 from support.records import tombstone_of
 
@@ -58,7 +57,7 @@ class ForgetfulStore(MemoryStore):
 @pytest.mark.parametrize("named", [True, False])
 async def test_a_lost_answer_is_settled_by_the_tombstone(lost, named):
     store = ForgetfulStore()
-    ledgers = LedgerStore(store)
+    ledgers = RecordStore(store, OF_LEDGERS)
     version = await ledgers.create(record_of(1))
     store.lose = list(lost)
     await ledgers.delete(1, version if named else None)
@@ -70,7 +69,7 @@ async def test_a_lost_answer_is_settled_by_the_tombstone(lost, named):
 
 async def test_a_lost_answer_about_a_ledger_that_java_deleted_meanwhile_is_no_deletion_of_ours():
     store = ForgetfulStore()
-    ledgers = LedgerStore(store)
+    ledgers = RecordStore(store, OF_LEDGERS)
     await ledgers.create(record_of(1))
     store.lose = ["before"]
     real_get = store.get
@@ -92,7 +91,7 @@ async def test_a_lost_answer_about_a_ledger_that_java_deleted_meanwhile_is_no_de
 
 async def test_answers_that_stay_lost_are_unknown():
     store = ForgetfulStore()
-    ledgers = LedgerStore(store)
+    ledgers = RecordStore(store, OF_LEDGERS)
     await ledgers.create(record_of(1))
     store.lose = ["before"] * ATTEMPTS_MAX
     with pytest.raises(MetadataUnknownError, match="ledger 1"):
@@ -102,7 +101,7 @@ async def test_answers_that_stay_lost_are_unknown():
 
 async def test_a_record_that_changes_meanwhile_goes_all_the_same_unless_its_version_was_named():
     store = ForgetfulStore()
-    ledgers = LedgerStore(store)
+    ledgers = RecordStore(store, OF_LEDGERS)
 
     async def change():
         found = await store.get(ledger_key(1))
@@ -124,7 +123,7 @@ async def test_a_record_that_changes_meanwhile_goes_all_the_same_unless_its_vers
 
 async def test_a_record_that_cannot_be_read_can_be_deleted_and_proves_nothing_about_entries():
     store = MemoryStore()
-    ledgers = LedgerStore(store)
+    ledgers = RecordStore(store, OF_LEDGERS)
     for number, value in ((1, b"junk"), (2, b"")):
         version = await store.create(ledger_key(number), value)
         await ledgers.delete(number)
@@ -148,7 +147,7 @@ async def test_values_damaged_on_the_disk_do_not_stop_a_deletion(tmp_path):
                 connection.execute("UPDATE entries SET value = ? WHERE key = ?", (spoilt, key))
 
     async with await SqliteStore.open(path, create=True) as store:
-        ledgers = LedgerStore(store)
+        ledgers = RecordStore(store, OF_LEDGERS)
         await ledgers.create(record_of(1))
         spoil()
         with pytest.raises(CorruptMetadataError, match=ledger_key(1)):
@@ -160,20 +159,20 @@ async def test_values_damaged_on_the_disk_do_not_stop_a_deletion(tmp_path):
         with pytest.raises(CorruptMetadataError, match=tombstone_key(1)):
             await tombstone_of(ledgers, 1)
         await ledgers.delete(1)
-        await ledgers.end_tombstones([(1, (await tombstone_of(ledgers, 1))[1])])
+        await end_tombstones(store, [(1, (await tombstone_of(ledgers, 1))[1])])
         assert await store.list("") == []
 
 
 async def test_pages_of_tombstones_leave_out_what_names_no_ledger():
     store = MemoryStore()
-    ledgers = LedgerStore(store)
+    ledgers = RecordStore(store, OF_LEDGERS)
     for name in ("!", "0000000000000000005x", "9" * 19, "x"):
         await store.create(TOMBSTONES + name, b"")
     for number in range(7):
         await store.create(tombstone_key(number), encode_tombstone(Tombstone(number, 1, 2, 3)))
     await store.create(tombstone_key(8), b"junk")
     pages, after = [], None
-    while page := await ledgers.tombstones(after, limit=3):
+    while page := await tombstones_after(store, after, limit=3):
         pages.append([number for number, _ in page])
         after = page[-1][0]
     assert pages == [[0, 1, 2], [3, 4, 5], [6, 8]]
@@ -187,10 +186,26 @@ async def test_pages_of_tombstones_leave_out_what_names_no_ledger():
 
 async def marked(store, ledger_id):
     """Marks of both kinds, and a look at what is there of them."""
-    marks = LedgerStore(store).repairs("a test")
+    marks = AllRecords(store).repairs("a test")
     await marks.mark_missing(ledger_id, ["a"])
     await marks.mark(ledger_id, [UnderReplicatedMark(MarkReason.HOLE, "b", EntryRange(0, 9), 1, "", 0)])
     return marks
+
+
+async def test_a_stream_goes_as_a_ledger_does_after_a_lost_answer_and_with_a_damaged_record():
+    store = ForgetfulStore()
+    streams = RecordStore(store, OF_STREAMS)
+    for lost in ("before", "after"):
+        version = await streams.create(new_stream(record_of(1), owner=1), "s")
+        store.lose = [lost]
+        await streams.delete(1, name="s")
+        assert (await tombstone_of(streams, 1))[0].record_version == version
+    await streams.create(new_stream(record_of(1), owner=1), "s")
+    found = await store.get(stream_key(1))
+    await store.put(stream_key(1), b"\xff", found.version)
+    await streams.delete(1, name="s")
+    assert await streams.names() == []
+    assert (await tombstone_of(streams, 1))[0].token == 0
 
 
 @pytest.mark.parametrize("kind", ["ledger", "stream"])
@@ -198,11 +213,11 @@ async def test_the_marks_of_what_is_deleted_go_with_it(kind):
     store = MemoryStore()
     marks = await marked(store, 1)
     if kind == "ledger":
-        await LedgerStore(store).create(record_of(1))
-        await LedgerStore(store).delete(1)
+        await RecordStore(store, OF_LEDGERS).create(record_of(1))
+        await RecordStore(store, OF_LEDGERS).delete(1)
     else:
-        await StreamStore(store).create("s", new_stream(record_of(1), owner=1))
-        await StreamStore(store).delete("s")
+        await RecordStore(store, OF_STREAMS).create(new_stream(record_of(1), owner=1), "s")
+        await RecordStore(store, OF_STREAMS).delete(1, name="s")
     assert await marks.marks_of(1) == (None, None)
 
 
@@ -223,11 +238,11 @@ async def test_a_mark_that_was_changed_meanwhile_or_cannot_be_read_stays():
 async def test_a_deletion_does_not_depend_on_the_marks(monkeypatch):
     store = MemoryStore()
     await marked(store, 1)
-    await LedgerStore(store).create(record_of(1))
+    await RecordStore(store, OF_LEDGERS).create(record_of(1))
 
     async def away(*_):
         raise StoreAwayError("the store does not respond")
 
     monkeypatch.setattr(RepairStore, "marks_of", away)
-    await LedgerStore(store).delete(1)
+    await RecordStore(store, OF_LEDGERS).delete(1)
     assert await store.get(ledger_key(1)) is None

@@ -8,7 +8,8 @@ import pytest
 
 from quire.core.errors import CorruptMetadataError
 from quire.metadata.checked import seal
-from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.keys import ledger_key
+from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.sqlite.file import SqliteFile
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Create
@@ -28,9 +29,9 @@ async def test_a_damaged_value_is_an_error_that_names_the_key_and_can_be_replace
         with pytest.raises(CorruptMetadataError, match=ledger_key(1)):
             await store.get(ledger_key(1))
         with pytest.raises(CorruptMetadataError, match=ledger_key(1)):
-            await LedgerStore(store).read(1)
-        assert await LedgerStore(store).list() == [0, 1, 2]  # it hides nobody else
-        page = await LedgerStore(store).page()
+            await RecordStore(store, OF_LEDGERS).read(1)
+        assert await RecordStore(store, OF_LEDGERS).list() == [0, 1, 2]  # it hides nobody else
+        page = await RecordStore(store, OF_LEDGERS).page()
         assert [value.version for _, value in page] == versions
         assert page[2][1].value == b"value"
         with pytest.raises(CorruptMetadataError, match=ledger_key(1)):

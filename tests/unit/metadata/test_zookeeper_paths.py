@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from quire.core.errors import CorruptMetadataError, MisuseError, NoClusterError
 from quire.core.ids import ID_MAX
-from quire.metadata.keys import DISABLE, LOST_DELAY, lock_key, missing_key
-from quire.metadata.ledgers import ledger_key
+from quire.metadata.keys import DISABLE, LOST_DELAY, ledger_key, lock_key, missing_key
 from quire.metadata.store import check_key
 from quire.metadata.zookeeper.options import ZookeeperLayout, ZookeeperOptions, parse_uri
 from quire.metadata.zookeeper.paths import (

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from quire.core.bookie.garbage import By, PassCount, Proof, TombstoneMark, tombstones_over
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, RefusedError
 from quire.core.ids import BookieId, LedgerId
-from quire.metadata.all_records import AllRecords
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.keys import PASSES, WATERMARKS, passes_key, tombstone_key, watermark_key
 from quire.metadata.paging import every_key
+from quire.metadata.records import AllRecords
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -28,6 +28,7 @@ from quire.metadata.store import (
     VersionConflictError,
     Versioned,
 )
+from quire.metadata.tombstones import end_tombstones, tombstones_after
 from quire.wire.store_records import (
     Passes,
     Watermark,
@@ -149,7 +150,7 @@ class CollectorStore:
         found = Tombstones()
         after: int | None = None
         while True:
-            page = await self.records.ledgers.tombstones(after, LIST_LIMIT)
+            page = await tombstones_after(self._store, after)
             for ledger_id, value in page:
                 found.revisions.append((ledger_id, value.revision, value.version))
                 if ledger_id not in wanted:
@@ -242,7 +243,7 @@ class CollectorStore:
             if ledger_id in over and ledger_id % len(bookies) == rank
         ]
         if share:
-            await self.records.ledgers.end_tombstones(share)
+            await end_tombstones(self._store, share)
 
 
 def _revision_of(watermark: Versioned | None, bookie: str) -> int:

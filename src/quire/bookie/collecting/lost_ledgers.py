@@ -16,7 +16,7 @@ from quire.bookie.ledgers.record_waits import recorded_key
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import CorruptMetadataError, QuireError
 from quire.core.ids import BookieId, LedgerId
-from quire.metadata.all_records import AllRecords, ListedRecord
+from quire.metadata.records import AllRecords, ListedRecord
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segments.segment import CALL_TAG
 

@@ -33,7 +33,7 @@ from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.replica import Replica
 from quire.core.ledger.stripes import HeldInterval, joined_stretches
 from quire.env.interfaces import Clock
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.records import RecordStore
 from quire.storage.ledger_storage import LedgerStorage
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class OverReplicationCollector:
         bookie_id: BookieId,
         storage: LedgerStorage,
         ledgers: Ledgers,
-        records: LedgerStore,
+        records: RecordStore,
         clock: Clock,
         grace_ms: int,
         rules: BookieRules,

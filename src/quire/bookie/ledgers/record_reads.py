@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from quire.core.errors import NoSuchLedgerError, NoSuchStreamError, QuireError
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.metadata.all_records import AllRecords
+from quire.metadata.records import AllRecords
 from quire.metadata.store import StoreAwayError
 
 log = logging.getLogger(__name__)

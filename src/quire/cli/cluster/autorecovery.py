@@ -80,10 +80,9 @@ def repairs(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
     async def work() -> int:
         from quire.cli.cluster.marked import marked_ledgers, shown, totals
         from quire.cli.console.toolbox import open_toolbox
-        from quire.metadata.all_records import AllRecords
 
         async with open_toolbox(uri) as tools:
-            rows, facts = await marked_ledgers(AllRecords(tools.store), _marks_of(tools))
+            rows, facts = await marked_ledgers(tools.records, _marks_of(tools))
         columns = ("ledger_id", "reasons", "age", "copies_left", "attempts", "size", "waits_for")
         if as_json:
             out.rows("", columns, rows)

@@ -73,11 +73,10 @@ async def _refuse_named(tools: Toolbox, bookie: BookieId) -> None:
         RefusedError: with the first of these.
     """
     from quire.core.errors import CorruptMetadataError, RefusedError
-    from quire.metadata.all_records import AllRecords
 
     ledgers: list[int] = []
     streams: list[int] = []
-    async for listed in AllRecords(tools.store).listed():
+    async for listed in tools.records.listed():
         try:
             record = listed.parsed()
         except CorruptMetadataError as error:

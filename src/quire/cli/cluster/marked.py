@@ -15,7 +15,7 @@ from quire.core.repair.work_queue import LIMITS, queued_mark
 if TYPE_CHECKING:
     from quire.core.ledger.metadata import LedgerMetadata
     from quire.core.repair.under_replicated_marks import LedgerRepairs
-    from quire.metadata.all_records import AllRecords
+    from quire.metadata.records import AllRecords
     from quire.metadata.repairs import RepairStore, Stored
     from quire.wire.underreplication import MissingBookies
 

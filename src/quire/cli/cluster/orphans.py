@@ -181,7 +181,7 @@ async def _delete(
     try:
         with out.progress("deleting", len(chosen), "ledgers") as progress:
             for ledger_id in chosen:
-                await tools.ledgers.delete_orphan(ledger_id)
+                await tools.records.delete_orphan(ledger_id)
                 deleted += 1
                 progress.advance(1)
     except BaseException:

@@ -10,7 +10,7 @@ from quire.client.bookies.bookies import BookieClient
 from quire.client.connecting import security_of_environment
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.records import AllRecords
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ class Toolbox:
     """One cluster, opened for looking."""
 
     store: MetadataStore
-    ledgers: LedgerStore
+    records: AllRecords
     registry: BookieRegistry
     bookies: BookieClient
 
@@ -36,7 +36,7 @@ async def open_toolbox(uri: str) -> AsyncIterator[Toolbox]:
         registry = BookieRegistry(store)
         bookies = BookieClient(registry, store.instance_id, security=security_of_environment())
         try:
-            yield Toolbox(store, LedgerStore(store), registry, bookies)
+            yield Toolbox(store, AllRecords(store), registry, bookies)
         finally:
             await bookies.close()
     finally:

@@ -74,7 +74,7 @@ def show(ledger_id: LedgerArgument, cluster: ClusterOption = None, as_json: Json
         from quire.core.ledger.metadata import LedgerState
 
         async with open_toolbox(uri) as tools:
-            record, notes, version = await tools.ledgers.read_with_notes(ledger_id)
+            record, notes, version = await tools.records.ledgers.read_with_notes(ledger_id)
             standing = await standing_of(tools)
             lac = None
             if record.state is not LedgerState.CLOSED:
@@ -97,7 +97,7 @@ async def every_ledger(
 
     while limit > 0:
         size = min(limit, LIST_LIMIT)
-        page = await tools.ledgers.page(after, size)
+        page = await tools.records.ledgers.page(after, size)
         for ledger_id, stored in page:
             try:
                 yield ledger_id, ledger_metadata.parse(stored.value, ledger_id)

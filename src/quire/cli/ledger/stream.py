@@ -262,7 +262,7 @@ def list_streams(cluster: ClusterOption = None, as_json: JsonOption = False) -> 
         from quire.core.errors import NoSuchStreamError
 
         async with quire.connect(uri) as client:
-            rows, store = [], client.stream_store
+            rows, store = [], client.records.streams
             async for name in client.unbounded_ledgers():
                 try:
                     record, _ = await store.read(await store.find(name))
@@ -400,7 +400,7 @@ def repair(
     """
 
     async def found(client: Client) -> int:
-        return await client.stream_store.find(name)
+        return await client.records.streams.find(name)
 
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
     repair_one(uri, out, found, bookie or (), dry_run=dry_run, accept_loss=accept_loss, password=None)

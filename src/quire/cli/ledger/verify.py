@@ -70,7 +70,7 @@ async def verify_all(client: Client, out: Output) -> bool:
         return await client.verify_ledger(ledger_id, record.password)
 
     async def of_stream(name: str) -> LedgerReport:
-        record, _ = await client.stream_store.read(await client.stream_store.find(name))
+        record, _ = await client.records.streams.read(await client.records.streams.find(name))
         return await client.unbounded_ledger(name, record.password).verify()
 
     async def one(kind: str, which: int | str, verified: Coroutine[Any, Any, LedgerReport]) -> None:

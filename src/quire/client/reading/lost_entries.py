@@ -22,7 +22,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.losses import proves_loss
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import write_set
-from quire.metadata.ledgers import LedgerStore
+from quire.metadata.records import RecordStore
 from quire.wire.responses import ReadReply
 
 _ROUNDS_MAX = 3
@@ -57,7 +57,7 @@ class LostEntries:
 
 
 async def lost_entries(
-    ledgers: LedgerStore,
+    ledgers: RecordStore,
     bookies: BookieClient,
     ledger_id: int,
     first: int,

@@ -80,7 +80,7 @@ class LedgerReader:
     ) -> None:
         self._record, self._version = record, version
         self._access = access
-        self._bookies, self._records = context.bookies, context.records
+        self._bookies, self._records = context.bookies, context.records.of(record)
         self._clock, self._config = context.clock, context.config
         config = self._config
         self._settings = ReadSettings(

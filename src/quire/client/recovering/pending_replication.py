@@ -17,8 +17,7 @@ from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.under_replicated_marks import ANY_BOOKIE, MarkReason, UnderReplicatedMark
 from quire.env.interfaces import Clock
-from quire.metadata.ledgers import LedgerStore
-from quire.metadata.records import RecordStore
+from quire.metadata.records import AllRecords
 from quire.metadata.repairs import RepairStore
 
 log = logging.getLogger(__name__)
@@ -55,9 +54,9 @@ async def mark_pending_replication(
     return True
 
 
-async def mark_closed(records: RecordStore, clock: Clock, record: LedgerMetadata, version: int) -> None:
+async def mark_closed(records: AllRecords, clock: Clock, record: LedgerMetadata, version: int) -> None:
     """Mark a ledger that this client has closed, or found closed, if it has pending replication. A failure is left to the auditor."""
-    if not record.has_pending_replication or not isinstance(records, LedgerStore):
+    if not record.has_pending_replication or record.terms is not None:
         return
     try:
         await mark_pending_replication(records.repairs(CLOSER), record, version, clock.wall_ms())

@@ -396,7 +396,7 @@ class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
     async def _reread_metadata(self) -> Callable[[], None]:
         record: LedgerMetadata | None
         try:
-            record, version = await self._context.records.read(self._record.ledger_id)
+            record, version = await self._context.records.of(self._record).read(self._record.ledger_id)
         except (NoSuchLedgerError, NoSuchStreamError):
             record, version = None, 0
         except MetadataUnknownError:
@@ -488,7 +488,7 @@ async def recover_ledger(
         if is_final(result) or context.clock.now_ms() >= deadline_ms:
             raise not_recovered(record, result, context.bookies.troubles())
         await asyncio.sleep(AGAIN_PAUSE_S)
-        record, version = await context.records.read(record.ledger_id)
+        record, version = await context.records.of(record).read(record.ledger_id)
 
 
 def _ignore(reply: ReadReply, took_ms: int) -> None:

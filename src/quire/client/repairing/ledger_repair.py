@@ -132,7 +132,7 @@ class LedgerRepair:
             WrongPasswordError: its record has no password, and none was passed, or another one.
             MetadataUnknownError: the metadata store does not respond.
         """
-        record, notes, version = await self._context.noted.read_with_notes(self.ledger_id)
+        record, notes, version = await self._context.records.read_with_notes(self.ledger_id)
         self._record, self._read_before = record, (record, notes, version)
         access = self._access = access_of(record, self._password)
         self._copier = RangeCopier(
@@ -178,7 +178,7 @@ class LedgerRepair:
     async def _was_deleted(self, access: LedgerAccess) -> bool:
         """Whether that is why the repair could not go on: bookies refuse the copies of a ledger that is deleted."""
         try:
-            record, _ = await self._context.noted.read(self.ledger_id)
+            record, _ = await self._context.records.read(self.ledger_id)
         except NoSuchLedgerError:
             return True
         return record.token != access.token
@@ -231,7 +231,7 @@ class LedgerRepair:
             if found is not None:
                 break
             try:
-                found = await self._context.noted.read_with_notes(self.ledger_id)
+                found = await self._context.records.read_with_notes(self.ledger_id)
             except NoSuchLedgerError:
                 return lambda: machine.record_read(None, 0)
             except MetadataUnknownError:
@@ -307,7 +307,9 @@ class LedgerRepair:
 
     async def _write(self, effect: WriteRepaired, machine: RepairMachine) -> Callable[[], None]:
         try:
-            version = await self._context.noted.write_with_notes(effect.record, effect.notes, effect.version)
+            version = await self._context.records.write_with_notes(
+                effect.record, effect.notes, effect.version
+            )
         except (VersionConflictError, NoSuchLedgerError):
             return machine.conflicted
         except MetadataUnknownError:

@@ -379,7 +379,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
             return None
         fencing.look_at_ms = now_ms + RECORD_PAUSE_MS
         try:
-            record, version = await self._context.records.read(self._record.ledger_id)
+            record, version = await self._context.records.streams.read(self._record.ledger_id)
         except NoSuchStreamError:
             return RecoveryFailed(Answer.NO_LEDGER, ())
         except MetadataUnknownError:

@@ -56,7 +56,6 @@ from quire.core.ledger.placement import choose_ensemble
 from quire.core.ledger.quorum import check_quorums
 from quire.core.ledger.terms import StreamMode, needs_of, resolve
 from quire.env.home import not_pickled
-from quire.metadata.streams import StreamStore
 from quire.wire.entry import Entry, digest_type_of
 from quire.wire.ledger_notes import notes_of_record
 from quire.wire.stream_metadata import STREAM_BYTES_MAX, encode_stream
@@ -89,8 +88,7 @@ class UnboundedLedger:
     Args:
         name: its name.
         password: the one that it was or is created with.
-        streams: the records.
-        context: what it shares with the client's other handles of streams.
+        context: what it shares with the client's other handles.
         turn: held while this client takes it over: never twice at once.
         mode: that the stream must have, or is created with; None: whichever it has.
     """
@@ -101,7 +99,6 @@ class UnboundedLedger:
         self,
         name: str,
         password: bytes,
-        streams: StreamStore,
         context: ClientContext,
         turn: asyncio.Lock,
         mode: StreamMode | None = None,
@@ -109,7 +106,7 @@ class UnboundedLedger:
         self.name = name
         self._mode = mode
         self._password = password
-        self._streams, self._context = streams, context
+        self._streams, self._context = context.records.streams, context
         self._turn = turn
         self._under_way: StreamTakeOver | None = None
         self._lacks: dict[BookieId, str] = {}
@@ -168,7 +165,7 @@ class UnboundedLedger:
             )
             record = new_stream(ledger, context.chance.getrandbits(64), mode)
             try:
-                await self._streams.create(self.name, record)
+                await self._streams.create(record, self.name)
             except AlreadyExistsError as error:
                 if "stream" in error.ids:
                     raise
@@ -491,4 +488,4 @@ class UnboundedLedger:
         """
         if fence and (await self.show()).state is not LedgerState.CLOSED:
             await (await self._take_over(to_close=True)).abandon()
-        await self._streams.delete(self.name)
+        await self._streams.delete(await self._streams.find(self.name), name=self.name)

@@ -1001,7 +1001,9 @@ class WriterEffects:
         holes = self.holes if effect.record.state is LedgerState.CLOSED else ()
         if holes:
             try:
-                version = await self._context.records.write_with_holes(effect.record, holes, effect.version)
+                version = await self._context.records.of(effect.record).write_with_holes(
+                    effect.record, holes, effect.version
+                )
             except MisuseError as error:
                 log.error("ledger %d: the record lacks the holes of this writer: %s", self.ledger_id, error)  # noqa: TRY400
             else:
@@ -1013,7 +1015,9 @@ class WriterEffects:
         machine = self._machine
         try:
             async with asyncio.timeout(self._context.config.metadata_timeout_ms / 1000):
-                record, version = await self._context.records.read(self.ledger_id)
+                record, version = await self._context.records.of(self._machine.cas.record).read(
+                    self.ledger_id
+                )
         except (NoSuchLedgerError, NoSuchStreamError, KeyMissingError):
             machine.metadata_missing()
         except Exception as error:  # noqa: BLE001 - whatever a driver raises, the record was not read
@@ -1089,7 +1093,10 @@ class WriterEffects:
         holes = self.holes
         if holes != self._recorded:
             await record_holes(
-                self._context.records, self.ledger_id, holes, self._context.config.metadata_timeout_ms
+                self._context.records.of(self._machine.cas.record),
+                self.ledger_id,
+                holes,
+                self._context.config.metadata_timeout_ms,
             )
             self._recorded = holes
         self.finish(problem)

@@ -37,8 +37,7 @@ from urllib.parse import quote, unquote
 from quire.core.errors import CorruptMetadataError, MisuseError, NoClusterError
 from quire.core.ids import ID_MAX
 from quire.metadata.bookies import AVAILABLE, COOKIES, READONLY
-from quire.metadata.keys import AUDITORS, DISABLE, LOCKS, LOST_DELAY, MISSING, UNDERREPLICATION
-from quire.metadata.ledgers import PREFIX as LEDGERS
+from quire.metadata.keys import AUDITORS, DISABLE, LEDGERS, LOCKS, LOST_DELAY, MISSING, UNDERREPLICATION
 from quire.metadata.zookeeper.options import ZookeeperLayout
 from quire.wire.bookie_service_info import check_bookie_id
 

@@ -328,17 +328,17 @@ async def _records(
     client: QuireClient, logs: tuple[str, ...], ledgers: tuple[int, ...], streams: tuple[str, ...]
 ) -> tuple[list[LedgerMetadata], list[Fields]]:
     """The records of what is to be looked at, and the ledgers whose records are damaged, by ascending id."""
-    named = [*ledgers, *[int(await client.stream_store.find(name)) for name in streams]]
+    named = [*ledgers, *[int(await client.records.streams.find(name)) for name in streams]]
     wanted = list(named)
     for name in logs:
         items = (await client.log(name).describe()).items
         wanted += [item.ledger_id for item in items if item.location is not ItemLocation.ARCHIVE]
     if not logs and not named:
-        wanted = [ledger_id async for ledger_id in client.all_records.ids()]
+        wanted = [ledger_id async for ledger_id in client.records.ids()]
     found: list[LedgerMetadata] = []
     unread: list[Fields] = []
     for some in batched(dict.fromkeys(wanted), 64):
-        answers = await asyncio.gather(*map(client.all_records.read, some), return_exceptions=True)
+        answers = await asyncio.gather(*map(client.records.read, some), return_exceptions=True)
         for ledger_id, answer in zip(some, answers, strict=True):
             if isinstance(answer, NoSuchLedgerError) and ledger_id not in named:
                 continue  # deleted between the list and now

@@ -38,7 +38,7 @@ def row_of(found: Finding, mine: Sequence[BookieStripes]) -> Fields:
 async def still_true(client: QuireClient, record: LedgerMetadata, rows: list[Fields]) -> list[Fields]:
     """Findings about a ledger that was deleted meanwhile are none; one that was changed cannot be judged by its old record."""
     try:
-        now, _ = await client.all_records.read(record.ledger_id)
+        now, _ = await client.records.read(record.ledger_id)
     except NoSuchLedgerError:
         return []
     if _decided(now, record) == _decided(record, record):
