@@ -123,7 +123,9 @@ def java_client(server, uri, *arguments):
     classes = server.folder / "classes"
     classpath = server.run("classpath").strip()
     if not classes.exists():
-        subprocess.run([shutil.which("javac"), f"-J{QUICK_START}", "-cp", classpath, "-d", classes, CLIENT], check=True)
+        subprocess.run(
+            [shutil.which("javac"), f"-J{QUICK_START}", "-cp", classpath, "-d", classes, CLIENT], check=True
+        )
     command, *rest = arguments
     quorums = ["--wq", "1", "--aq", "1"]
     settings = f"-Dlog4j.configurationFile={server.folder}/conf/log4j2-shell.properties"

@@ -8,17 +8,15 @@ Source: `docs/formats/metadata.md`, "Ledger ids".
 
 from __future__ import annotations
 
-from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, MisuseError
+from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.metadata.keys import LEDGER_IDS_ABOVE
-from quire.metadata.patience import Turns
+from quire.metadata.patience import settled
 from quire.metadata.store import (
     RAISED_MAX,
-    Create,
     MetadataStore,
     Op,
-    Put,
-    VersionConflictError,
     Versioned,
+    putting,
 )
 
 
@@ -63,10 +61,7 @@ def raised(found: Versioned | None, above: int) -> list[Op]:
     """
     if floor_of(found.value if found else None) >= above:
         return []
-    value = b"%d" % above
-    if found is None:
-        return [Create(LEDGER_IDS_ABOVE, value)]
-    return [Put(LEDGER_IDS_ABOVE, value, found.version)]
+    return [putting(LEDGER_IDS_ABOVE, b"%d" % above, found)]
 
 
 async def raise_floor(store: MetadataStore, above: int) -> None:
@@ -74,16 +69,12 @@ async def raise_floor(store: MetadataStore, above: int) -> None:
 
     Raises:
         CorruptMetadataError: what is there is no such number.
-        MetadataUnknownError: the outcome is unknown; call again.
+        MetadataUnknownError, StoreBusyError: call again.
     """
-    turns = Turns(f"the number under {LEDGER_IDS_ABOVE} was raised to {above}")
-    while True:
-        await turns.another()
-        ops = raised(await store.get(LEDGER_IDS_ABOVE), above)
-        if not ops:
-            return
-        try:
+
+    async def once(_: bool) -> bool:
+        if ops := raised(await store.get(LEDGER_IDS_ABOVE), above):
             await store.multi(ops)
-        except (VersionConflictError, AlreadyExistsError, MetadataUnknownError):
-            continue  # the next read shows it
-        return
+        return True
+
+    await settled(once, f"the number under {LEDGER_IDS_ABOVE}", f"raised to {above}", again=True)

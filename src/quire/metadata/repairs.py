@@ -20,7 +20,6 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from quire.core.errors import (
     AlreadyExistsError,
     CorruptMetadataError,
-    MetadataUnknownError,
     MisuseError,
     QuireError,
 )
@@ -52,16 +51,16 @@ from quire.metadata.keys import (
     worker_key,
 )
 from quire.metadata.paging import every_key
-from quire.metadata.patience import pause
+from quire.metadata.patience import settled
 from quire.metadata.store import (
     LIST_LIMIT,
     KeyMissingError,
     MetadataStore,
     Registration,
-    StoreBusyError,
     VersionConflictError,
     Versioned,
     Watch,
+    putting,
 )
 from quire.metadata.tombstones import get_unparsed
 from quire.wire.repair_records import (
@@ -83,7 +82,6 @@ from quire.wire.underreplication import (
     encode_missing,
 )
 
-ATTEMPTS_MAX: Final = 20
 LOST_DELAY_S: Final = 300
 """How long a bookie may be away, where the cluster has no setting."""
 M = TypeVar("M")
@@ -402,17 +400,12 @@ class RepairStore:
         """
         if not 0 <= seconds <= SECONDS_MAX:
             raise MisuseError(f"a bookie may be away for 0 to {SECONDS_MAX} seconds, not {seconds}")
-        for _ in range(ATTEMPTS_MAX):
+
+        async def once(_: bool) -> Sequence[int]:
             found = await self._store.get(LOST_DELAY)
-            try:
-                if found is None:
-                    await self._store.create(LOST_DELAY, encode_delay(seconds))
-                else:
-                    await self._store.put(LOST_DELAY, encode_delay(seconds), found.version)
-            except (AlreadyExistsError, VersionConflictError):
-                continue
-            return
-        raise StoreBusyError(f"{LOST_DELAY} was changed {ATTEMPTS_MAX} times while it was set; try again")
+            return await self._store.multi([putting(LOST_DELAY, encode_delay(seconds), found)])
+
+        await settled(once, LOST_DELAY, "set", again=True)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -436,25 +429,18 @@ class RepairStore:
 
         Most ledgers that are marked have no mark: it is made first, and looked for where there is one.
         """
-        unknown: MetadataUnknownError | None = None
-        for attempt in range(ATTEMPTS_MAX):
-            found = await self._store.get(key) if attempt else None
+        looks = False
+
+        async def once(_: bool) -> int:
+            nonlocal looks
+            found, looks = await self._store.get(key) if looks else None, True
             known = None if found is None else decode(found.value, ledger_id)
             wanted = change(known)
             if found is not None and wanted == known:
                 return found.version
-            try:
-                if found is None:
-                    return await self._store.create(key, encode(wanted))
-                return await self._store.put(key, encode(wanted), found.version)
-            except (AlreadyExistsError, VersionConflictError):
-                continue
-            except MetadataUnknownError as error:
-                unknown = error
-                await pause(attempt + 1)
-        raise unknown or StoreBusyError(
-            f"the mark {key} was changed {ATTEMPTS_MAX} times while it was made; try again", key=key
-        )
+            return (await self._store.multi([putting(key, encode(wanted), found)]))[0]
+
+        return await settled(once, f"the mark {key}", "made", again=True, key=key)
 
     async def _page(
         self, prefix: str, after: str | None, limit: int, decode: Callable[[bytes, int], M]

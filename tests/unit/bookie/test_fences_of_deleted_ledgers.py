@@ -119,7 +119,7 @@ async def test_a_recovery_beside_a_deletion_says_that_there_is_no_such_ledger(
     await writer.abandon()
     record = await client.ledger_metadata(writer.ledger_id)
     other = await cluster.client(ClientConfig(protocol=protocol))
-    honest = other.context.ledgers.read
+    honest = other.context.records.ledgers.read
     gone = False
 
     async def read(ledger_id: Any, *args: Any, **options: Any) -> Any:
@@ -132,7 +132,7 @@ async def test_a_recovery_beside_a_deletion_says_that_there_is_no_such_ledger(
                 server.ledgers.delete(writer.ledger_id, LATER)
         return found
 
-    other.context.ledgers.read = read  # type: ignore[method-assign]
+    other.context.records.ledgers.read = read  # type: ignore[method-assign]
     with pytest.raises(NoSuchLedgerError):
         await other.open_ledger(writer.ledger_id)
     assert record.ledger_id == writer.ledger_id

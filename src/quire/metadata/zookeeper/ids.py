@@ -24,7 +24,7 @@ from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, Tr
 
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, MisuseError, RefusedError
 from quire.core.ids import LedgerId
-from quire.metadata.patience import Turns
+from quire.metadata.patience import Turns, settled
 from quire.metadata.zookeeper.nodes import ANY_VERSION, EPHEMERAL, SEQUENTIAL, Nodes
 from quire.metadata.zookeeper.options import ZookeeperLayout
 from quire.metadata.zookeeper.paths import SHORT_ID_END
@@ -34,9 +34,6 @@ ID_NODE: Final = "ID-"
 HIGH_BITS_NODE: Final = "HOB-"
 HIGH_BITS_KEPT: Final = 3
 HIGH_BITS_END: Final = 2**31
-ATTEMPTS_MAX: Final = 5
-PAUSE_SECONDS: Final = 0.02
-"""After the first lost attempt; it doubles."""
 REMOVED_AT_ONCE: Final = 16
 """How many numbers are drawn before their znodes are removed; the rest ends with the session."""
 SHORT_LEAP_MAX: Final = 1_000_000
@@ -133,23 +130,14 @@ class ZookeeperLedgerIds:
 
     async def _number(self, prefix: str) -> int | None:
         """The next number of a sequence; None when it has no more."""
-        for attempt in range(ATTEMPTS_MAX):
-            if attempt:
-                # The next request must not leave on a connection that is just ending as well.
-                await asyncio.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
-            try:
-                path = await self._nodes.create(prefix, b"", EPHEMERAL | SEQUENTIAL)
-            except MetadataUnknownError:
-                continue  # that number is skipped; its znode ends with the session
-            self._remove_later(path)
-            return self._number_of(path, prefix)
-        raise self._lost()
 
-    @staticmethod
-    def _lost() -> MetadataUnknownError:
-        return MetadataUnknownError(
-            f"the connection to ZooKeeper was lost {ATTEMPTS_MAX} times while a ledger id was drawn"
-        )
+        async def once(_: bool) -> str:
+            return await self._nodes.create(prefix, b"", EPHEMERAL | SEQUENTIAL)
+
+        # A number whose response is lost is skipped; its znode ends with the session.
+        path = await settled(once, "a ledger id", "drawn")
+        self._remove_later(path)
+        return self._number_of(path, prefix)
 
     @staticmethod
     def _number_of(path: str, prefix: str) -> int | None:
@@ -221,22 +209,19 @@ class ZookeeperLedgerIds:
 
     async def _last_of(self, count: int) -> int | None:
         """Draw this many short numbers at once; the last of them, None when there are no more."""
-        kind = EPHEMERAL | SEQUENTIAL
-        for attempt in range(ATTEMPTS_MAX):
-            if attempt:
-                await asyncio.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
-            requests = [Create(self._short, b"", self._session.acl, kind) for _ in range(count)]
-            try:
-                made = await self._session.change(Transaction(requests), f"{count} numbers were drawn")
-            except MetadataUnknownError:
-                continue
-            for answer in made:
-                if isinstance(answer, KazooException):
-                    raise answer
-            paths = [str(path) for path in made]
-            self._remove(paths)
-            return self._number_of(paths[-1], self._short)
-        raise self._lost()
+        request = Create(self._short, b"", self._session.acl, EPHEMERAL | SEQUENTIAL)
+
+        async def once(_: bool) -> list[Any]:
+            drawn = f"{count} numbers were drawn"
+            return list(await self._session.change(Transaction([request] * count), drawn))
+
+        made = await settled(once, f"{count} ledger ids", "drawn")
+        for answer in made:
+            if isinstance(answer, KazooException):
+                raise answer
+        paths = [str(path) for path in made]
+        self._remove(paths)
+        return self._number_of(paths[-1], self._short)
 
     async def _skip_long(self, above: int) -> None:
         high, low = above >> 32, above & 0xFFFF_FFFF

@@ -12,7 +12,7 @@ from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create, Delete, Exists
 
 from quire.core.errors import MetadataUnknownError, QuireError
-from quire.metadata.patience import Turns
+from quire.metadata.patience import settled
 from quire.metadata.store import StoreAwayError
 from quire.metadata.zookeeper.paths import OWN
 from quire.metadata.zookeeper.session import LOST, ZookeeperSession
@@ -62,22 +62,19 @@ class Nodes:
         folder = path.rpartition("/")[0]
         if not folder:
             return
-        turns = Turns(f"the folder {folder} was made")
-        while True:
-            await turns.another()
-            value = self.own_value if folder == f"{self.root}/{OWN}" else b""
+        value = self.own_value if folder == f"{self.root}/{OWN}" else b""
+        request, what = Create(folder, value, self._session.acl, 0), f"the folder {folder}"
+
+        async def once(_: bool) -> bool | None:
             try:
-                await self._session.change(
-                    Create(folder, value, self._session.acl, 0), f"the folder {folder} was made"
-                )
+                with suppress(NodeExistsError):
+                    await self._session.change(request, f"{what} was made")
             except NoNodeError:
                 await self.make_folders(folder)
-            except NodeExistsError:
-                return
-            except MetadataUnknownError:
-                continue  # making it twice is making it
-            else:
-                return
+                return None
+            return True
+
+        await settled(once, what, "made")
 
     async def remove_empty(self, folder: str, until: str) -> None:
         """Remove a folder and those above it, below `until`, as far as they are empty."""

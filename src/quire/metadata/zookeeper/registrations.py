@@ -19,6 +19,7 @@ from kazoo.protocol.serialization import Create, Exists, GetChildren, GetData, S
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, QuireError
 from quire.metadata.held import LookedAfter, Next, Owner
+from quire.metadata.patience import settled
 from quire.metadata.store import KeyMissingError, Registration
 from quire.metadata.zookeeper.nodes import EPHEMERAL, SEQUENTIAL, Nodes
 from quire.metadata.zookeeper.paths import SEQUENCE_ZEROS, KeyPaths
@@ -27,6 +28,8 @@ from quire.metadata.zookeeper.watches import ZookeeperWatches
 
 ATTEMPTS_MAX: Final = 20
 RETRY_SECONDS: Final = 1.0
+UNKNOWN: Final = (asyncio.CancelledError, MetadataUnknownError)
+"""After these a request that was sent may have made what it asked for."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -82,32 +85,30 @@ class ZookeeperRegistrations:
         return registration
 
     async def _make(self, path: str, value: bytes, key: str) -> None:
-        unknown = False
-        try:
-            for _ in range(ATTEMPTS_MAX):
-                try:
-                    await self._nodes.create(path, value, EPHEMERAL)
-                except MetadataUnknownError:
-                    unknown = True
-                except NodeExistsError as error:
-                    owner = await self._nodes.owner(path)
-                    if owner is None:
-                        continue
-                    if not self._is_left_over(path, owner):
-                        raise AlreadyExistsError(
-                            f"the registration {key} already exists and its owner is alive", key=key
-                        ) from error
-                    if unknown and path not in self._held.unwanted:
-                        return
+        may_be_made = False
+
+        async def once(lost: bool) -> bool | None:
+            nonlocal may_be_made
+            may_be_made = lost
+            try:
+                await self._nodes.create(path, value, EPHEMERAL)
+            except NodeExistsError as error:
+                owner = await self._nodes.owner(path)
+                if owner is None:
+                    return None
+                if not self._is_left_over(path, owner):
+                    msg = f"the registration {key} already exists and its owner is alive"
+                    raise AlreadyExistsError(msg, key=key) from error
+                if not lost or path in self._held.unwanted:
                     if await self._nodes.remove_own(path):
                         self._held.unwanted.discard(path)
-                else:
-                    return
-            raise MetadataUnknownError(
-                f"the outcome of registering {key} is unknown; if it was made, it is removed again", key=key
-            )
+                    return None
+            return True
+
+        try:
+            await settled(once, f"the registration {key}", "made", key=key)
         except BaseException as error:
-            if (unknown or isinstance(error, asyncio.CancelledError)) and self._held.given_up(path):
+            if (may_be_made or isinstance(error, UNKNOWN)) and self._held.given_up(path):
                 self._start(self._remove_unwanted())  # or the next connection does, if it was made
             raise
 
@@ -121,20 +122,18 @@ class ZookeeperRegistrations:
         return Owner.OWN if session == self._session.session_id else Owner.OTHER
 
     async def _make_numbered(self, path: str, value: bytes) -> str:
-        unknown = False
+        may_be_made = False
+
+        async def once(lost: bool) -> str:
+            nonlocal may_be_made
+            may_be_made = lost
+            found = await self._lost_number(path) if lost else None
+            return found or await self._nodes.create(path, value, EPHEMERAL | SEQUENTIAL)
+
         try:
-            for _ in range(ATTEMPTS_MAX):
-                if unknown and (found := await self._lost_number(path)):
-                    return found
-                try:
-                    return await self._nodes.create(path, value, EPHEMERAL | SEQUENTIAL)
-                except MetadataUnknownError:
-                    unknown = True
-            raise MetadataUnknownError(
-                f"the outcome of registering {path} is unknown; if it was made, it is removed again"
-            )
+            return await settled(once, f"the registration {path}", "made")
         except BaseException as error:
-            if unknown or isinstance(error, asyncio.CancelledError):
+            if may_be_made or isinstance(error, UNKNOWN):
                 self._remove_lost_number(path)
             raise
 
