@@ -103,7 +103,15 @@ class JavaPeers:
         self.classes = folder / "classes"
         self.classes.mkdir()
         subprocess.run(
-            ["javac", f"-J{QUICK_START}", "-cp", self.classpath, "-d", self.classes, TOOLS / "java-client" / f"{program}.java"],
+            [
+                "javac",
+                f"-J{QUICK_START}",
+                "-cp",
+                self.classpath,
+                "-d",
+                self.classes,
+                TOOLS / "java-client" / f"{program}.java",
+            ],
             check=True,
             timeout=START_SECONDS,
         )

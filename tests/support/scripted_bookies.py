@@ -7,8 +7,11 @@ import asyncio
 from collections import deque
 
 from quire.core.answers import Answer
+from quire.metadata.memory import MemoryStore
+from quire.metadata.records import AllRecords
 from quire.wire.responses import AddReply
 from quire.wire.run import RunView, checksum
+from support.writers import new_writer
 
 SOCKET_BYTES = 64 * 1024
 """What a stopped bookie's connection still takes."""
@@ -135,3 +138,22 @@ class ScriptedBookies:
         if self.mode[bookie] == "ok":
             self.explicit[bookie].append(lac)
             self.lacs[bookie] = max(self.lacs[bookie], lac)
+
+
+class ScriptedCluster:
+    """Scripted bookies b1, b2, … and a store in memory."""
+
+    def __init__(self, count=3, store=None):
+        self.store = store or MemoryStore()
+        self.records = AllRecords(self.store)
+        self.ledgers = self.records.ledgers
+        self.bookies = ScriptedBookies([f"b{number}" for number in range(1, count + 1)])
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        await self.store.close()
+
+    async def writer(self, config, size=3, **settings):
+        return await new_writer(self.bookies, self.records, config, self.bookies.names[:size], **settings)

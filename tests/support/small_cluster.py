@@ -81,13 +81,19 @@ class SmallCluster:
 
 @asynccontextmanager
 async def small_cluster(
-    directory: Path, bookies: int = 3, *, records: Iterable[int] = (), **settings: Any
+    directory: Path,
+    bookies: int = 3,
+    kind: type[SmallCluster] = SmallCluster,
+    *,
+    records: Iterable[int] = (),
+    **settings: Any,
 ) -> AsyncIterator[SmallCluster]:
     """`async with small_cluster(tmp_path) as cluster`: bookies b1, b2, … are up, with these settings.
 
-    `records`: ledgers that tests speak of to bookies without having created them.
+    `kind`: the cluster, with what else a test needs. `records`: ledgers that tests speak of to bookies without having
+    created them.
     """
-    cluster = SmallCluster(directory, **settings)
+    cluster = kind(directory, **settings)
     try:
         for number in range(1, bookies + 1):
             await cluster.start_bookie(f"b{number}")

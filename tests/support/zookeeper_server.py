@@ -18,7 +18,9 @@ START_S = 240
 class ZookeeperServer:
     """One server; `folder` is what `tools/java-peer` works in."""
 
-    def __init__(self, folder, configuration=CONFIGURATION, options="-XX:TieredStopAtLevel=1", environment=None):
+    def __init__(
+        self, folder, configuration=CONFIGURATION, options="-XX:TieredStopAtLevel=1", environment=None
+    ):
         self.folder = Path(folder)
         settings = self.folder / "zookeeper.conf"
         settings.write_text(configuration)

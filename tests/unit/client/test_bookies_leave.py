@@ -3,48 +3,36 @@
 Source: docs/protocol/ensemble-change.md, "Bookies that left".
 """
 
-import random
 from contextlib import asynccontextmanager
 
 import pytest
 
-from quire.bookie.config import BookieConfig
-from quire.bookie.server import BookieServer
-from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
-from quire.client.context import ClientContext
-from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import MisuseError
-from quire.core.ledger.metadata import DigestType, new_ledger
-from quire.env.real import RealClock
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import AllRecords
+from support.small_cluster import SmallCluster, small_cluster
 from support.waiting import until_async
+from support.writers import new_writer
 
 CONFIG = ClientConfig(left_wait_ms_min=20, left_wait_ms_max=60, quarantine_ms=200, probe_timeout_ms=5_000)
 
 
-class Cluster:
-    """Bookies of one store; the client looks at registrations in another, which the test makes and ends."""
+class Cluster(SmallCluster):
+    """Its client looks at registrations in another store, which the test makes and ends."""
 
-    async def start(self, directory, count):
-        self.store, self.seen = MemoryStore(), MemoryStore()
-        self.servers = [
-            BookieServer(BookieConfig(directory=directory / f"bookie{number}", name=f"b{number}"), self.store)
-            for number in range(count)
-        ]
-        for server in self.servers:
-            await server.start()
-        self.names = [server.bookie_id for server in self.servers]
-        self.infos = await BookieRegistry(self.store).available()
+    async def look_elsewhere(self):
+        self.seen = BookieRegistry(MemoryStore())
+        self.names = list(self.servers)
+        self.infos = await BookieRegistry(MemoryStore(self.space)).available()
         self.registered = {name: await self.register(name) for name in self.names}
-        self.bookies = BookieClient(BookieRegistry(self.seen), self.store.instance_id)
+        self.bookies = BookieClient(self.seen, MemoryStore(self.space).instance_id)
         await self.bookies.start()
 
     async def register(self, name):
-        return await BookieRegistry(self.seen).register(self.infos[name])
+        return await self.seen.register(self.infos[name])
 
     async def ends(self, *names):
         """Registrations end, and the client has seen it."""
@@ -52,33 +40,19 @@ class Cluster:
             await self.registered.pop(name).close()
         await until_async(lambda: not {*names} & {*self.bookies.writable()}, "the client to see it")
 
-    async def writer(self, size=3):
-        records = AllRecords(self.store)
-        record = new_ledger(
-            await records.ledgers.next_id(),
-            self.names[:size],
-            write_quorum=size,
-            ack_quorum=2,
-            digest_type=DigestType.CRC32C,
-            password=b"secret",
-        )
-        context = ClientContext.of(self.bookies, records, RealClock(), random.Random(1), CONFIG)
-        return LedgerWriter(record, await records.ledgers.create(record), LedgerAccess.of(record), context)
+    async def writer(self):
+        return await new_writer(self.bookies, AllRecords(MemoryStore(self.space)), CONFIG, self.names[:3])
 
     async def close(self):
         await self.bookies.close()
-        for server in self.servers:
-            await server.stop()
+        await super().close()
 
 
 @asynccontextmanager
 async def cluster(directory, count):
-    c = Cluster()
-    await c.start(directory, count)
-    try:
-        yield c
-    finally:
-        await c.close()
+    async with small_cluster(directory, count, Cluster) as made:
+        await made.look_elsewhere()
+        yield made
 
 
 async def has_asked(ledger):
@@ -97,7 +71,7 @@ async def test_an_idle_ledger_gets_another_bookie_for_one_that_is_gone_without_a
         a, b, gone, spare = c.names
         async with await c.writer() as ledger:
             await ledger.append(b"0")
-            await c.servers[2].stop()
+            await c.stop_bookie(gone)
             await c.ends(gone)
             await until_async(lambda: ensembles(ledger)[-1] == (a, b, spare), "the change")
             assert [len(names) for names in ensembles(ledger)] == [3, 3]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import replace
 
 import pytest
 
-from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
-from quire.client.context import ClientContext
 from quire.client.sending.ticks import Ticks
-from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import (
     MetadataUnknownError,
@@ -21,12 +17,11 @@ from quire.core.errors import (
     QuorumLostError,
     WrongPasswordError,
 )
-from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.metadata import LedgerState
 from quire.core.ledger.placement import Quarantine
 from quire.env.real import RealClock
 from quire.metadata.memory import MemoryStore
-from quire.metadata.records import AllRecords
-from support.scripted_bookies import SOCKET_BYTES, ScriptedBookies
+from support.scripted_bookies import SOCKET_BYTES, ScriptedCluster
 from support.waiting import until_async
 
 SHORT = ClientConfig(
@@ -56,43 +51,29 @@ class CountingStore(MemoryStore):
         return await super().get(key)
 
 
-class World:
-    def __init__(self):
-        self.store = CountingStore()
-        self.records = AllRecords(self.store)
-        self.bookies = ScriptedBookies(["b1", "b2", "b3"])
-        self.quarantine = Quarantine(60_000)
-
+class World(ScriptedCluster):
     async def writer(self, config=SHORT, ack=2, stored_format=3, period_ms=5):
-        record = new_ledger(
-            await self.records.ledgers.next_id(),
-            self.bookies.names,
-            write_quorum=3,
+        self.quarantine, self.ticks = Quarantine(60_000), Ticks(period_ms, 10_000, lambda: True)
+        ledger = await super().writer(
+            config,
             ack_quorum=ack,
-            digest_type=DigestType.CRC32C,
-            password=b"p",
             format_version=stored_format,
+            quarantine=self.quarantine,
+            ticks=self.ticks,
         )
-        version = await self.records.ledgers.create(record)
         self.store.writes = 0
-        self.ticks = Ticks(period_ms, 10_000, lambda: True)
-        context = ClientContext.of(self.bookies, self.records, RealClock(), random.Random(1), config)
-        self.context = context = replace(context, quarantine=self.quarantine, ticks=self.ticks)
-        return LedgerWriter(record, version, LedgerAccess.of(record), context)
+        return ledger
 
     async def recorded(self, ledger):
         """(state, [(bookie, first, last)]) as the store has it."""
-        record, notes, _ = await self.records.ledgers.read_with_notes(ledger.ledger_id)
+        record, notes, _ = await self.ledgers.read_with_notes(ledger.ledger_id)
         return record.state, [(hole.bookie, *part[:2]) for hole in notes.holes for part in hole.ranges]
 
 
 @pytest.fixture
 async def w():
-    made = World()
-    try:
+    async with World(store=CountingStore()) as made:
         yield made
-    finally:
-        await made.store.close()
 
 
 async def test_what_a_slow_bookie_was_not_sent_reaches_it_before_the_close_returns(w):
@@ -260,7 +241,9 @@ async def test_a_client_that_leaves_confirms_flushes_and_records(w):
     ledger = await w.writer()
     w.bookies.set("b3", "stopped")
     last = [ledger.append_nowait(b"%d" % number) for number in range(10)][-1]
-    assert list(w.context.unfinished) == [ledger], "before the loop turn in which they are sent has ended"
+    assert list(ledger._context.unfinished) == [ledger], (
+        "before the loop turn in which they are sent has ended"
+    )
     await ledger.leave()
     assert await last == 9
     assert await w.recorded(ledger) == (LedgerState.OPEN, [("b3", 0, 9)])

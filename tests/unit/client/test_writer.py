@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
-from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
-from quire.client.context import ClientContext
-from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import (
     LedgerClosedError,
     LedgerFencedError,
@@ -23,11 +18,9 @@ from quire.core.errors import (
     QuorumLostError,
     WindowFullError,
 )
-from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.metadata import DigestType, LedgerState
 from quire.env.real import RealClock
-from quire.metadata.memory import MemoryStore
-from quire.metadata.records import AllRecords
-from support.scripted_bookies import SOCKET_BYTES, ScriptedBookies
+from support.scripted_bookies import SOCKET_BYTES, ScriptedCluster
 from support.waiting import until_async
 
 FAST = ClientConfig(
@@ -44,38 +37,14 @@ NOT_IDLE = ClientConfig(explicit_lac_after_ms=3_600_000)
 """Nothing is told because the writer is idle."""
 
 
-class Cluster:
-    def __init__(self, bookies, records):
-        self.bookies = bookies
-        self.records = records
-
+class Cluster(ScriptedCluster):
     async def writer(self, size=3, write=3, ack=2, digest=DigestType.CRC32C, config=FAST):
-        record = new_ledger(
-            await self.records.ledgers.next_id(),
-            self.bookies.names[:size],
-            write_quorum=write,
-            ack_quorum=ack,
-            digest_type=digest,
-            password=b"p",
-        )
-        version = await self.records.ledgers.create(record)
-        access = LedgerAccess.of(record)
-        context = ClientContext.of(self.bookies, self.records, RealClock(), random.Random(1), config)
-        return LedgerWriter(record, version, access, context)
-
-
-@asynccontextmanager
-async def cluster(count=3):
-    store = MemoryStore()
-    try:
-        yield Cluster(ScriptedBookies([f"b{n}" for n in range(1, count + 1)]), AllRecords(store))
-    finally:
-        await store.close()
+        return await super().writer(config, size, write_quorum=write, ack_quorum=ack, digest=digest)
 
 
 @pytest.fixture
 async def c():
-    async with cluster() as made:
+    async with Cluster() as made:
         yield made
 
 
@@ -122,7 +91,7 @@ async def test_a_payload_is_copied_if_its_owner_can_change_it(c):
     ("size", "write", "ack"), [(1, 1, 1), (3, 2, 2), (4, 3, 2), (5, 3, 3), (6, 3, 2), (7, 2, 1)]
 )
 async def test_a_striped_ledger_gives_each_bookie_its_stripes(size, write, ack, digest):
-    async with cluster(size) as c, await c.writer(size, write, ack, digest) as ledger:
+    async with Cluster(size) as c, await c.writer(size, write, ack, digest) as ledger:
         count = 0
         for amount in (1, 2, 3, 50, size, 1):
             ids = await ledger.append_many([b"%d" % (count + n) for n in range(amount)])
@@ -204,7 +173,7 @@ async def test_a_bookie_where_a_reader_waits_is_told_at_once_and_the_others_when
 
 
 async def test_a_writer_that_rests_keeps_no_places_and_goes_on_with_new_ones():
-    async with cluster(4) as c, await c.writer() as ledger:
+    async with Cluster(4) as c, await c.writer() as ledger:
         for n in range(3):
             assert await ledger.append(b"%d" % n) == n
             await until_async(lambda: not ledger._outgoing._connections)
@@ -248,7 +217,7 @@ async def test_a_bookie_that_turns_out_to_be_followed_after_the_confirmation_is_
 
 
 async def test_a_dead_bookie_is_replaced_and_no_append_fails():
-    async with cluster(4) as c, await c.writer() as ledger:
+    async with Cluster(4) as c, await c.writer() as ledger:
         await ledger.append(b"0")
         c.bookies.set("b2", "dead")
         futures = [ledger.append_nowait(b"%d" % n) for n in range(1, 100)]
@@ -261,7 +230,7 @@ async def test_a_dead_bookie_is_replaced_and_no_append_fails():
 
 
 async def test_several_bookies_die_under_load():
-    async with cluster(7) as c, await c.writer(5, 3, 2) as ledger:
+    async with Cluster(7) as c, await c.writer(5, 3, 2) as ledger:
         futures = []
         for n in range(400):
             futures.append(ledger.append_nowait(b"%d" % n))
@@ -315,7 +284,7 @@ async def test_when_no_quorum_is_left_the_writer_ends_and_closes(c):
 
 async def test_two_dead_bookies_that_are_still_registered_take_turns_with_growing_pauses():
     long_quarantine = replace(FAST, quarantine_ms=60_000)
-    async with cluster(4) as c, await c.writer(config=long_quarantine) as ledger:
+    async with Cluster(4) as c, await c.writer(config=long_quarantine) as ledger:
         c.bookies.set("b4", "dead")
         c.bookies.set("b3", "dead")
         for n in range(3):
@@ -372,7 +341,7 @@ async def test_a_stopped_bookie_neither_fills_memory_nor_stalls_the_writer(c):
 
 
 async def test_a_stopped_bookie_of_a_striped_ledger_is_given_up_too():
-    async with cluster(6) as c, await c.writer(6, 3, 2) as ledger:
+    async with Cluster(6) as c, await c.writer(6, 3, 2) as ledger:
         c.bookies.set("b4", "stopped")
         for _ in range(100):
             await ledger.append_many([bytes(10_000)] * 20)
@@ -435,7 +404,7 @@ async def test_limits_are_said_plainly(c):
 
 
 async def test_a_store_that_stays_silent_during_a_change_ends_the_writer():
-    async with cluster(4) as c:
+    async with Cluster(4) as c:
         config = ClientConfig(metadata_attempts_max=3, change_retry_ms_min=5, change_retry_ms_max=5)
         ledger = await c.writer(config=config)
         ledger._effects._context = replace(ledger._context, records=SilentStore())

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
-from quire.bookie.config import BookieConfig
-from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
-from quire.client.context import ClientContext
-from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import LedgerFencedError
-from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger.metadata import DigestType, LedgerState
 from quire.core.ledger.quorum import write_set
-from quire.env.real import RealClock
-from quire.metadata.bookies import BookieRegistry
-from quire.metadata.memory import MemoryStore
-from quire.metadata.records import AllRecords
+from support.small_cluster import SmallCluster, small_cluster
 from support.waiting import until_async
 
 CONFIG = ClientConfig(
@@ -31,36 +22,16 @@ CONFIG = ClientConfig(
 )
 
 
-class Cluster:
-    def __init__(self, directory):
-        self.directory = directory
-        self.store = MemoryStore()
-        self.records = AllRecords(self.store)
-        self.servers = {}
-
-    async def start(self, number):
-        config = BookieConfig(directory=self.directory / f"bookie{number}", name=f"b{number}")
-        server = BookieServer(config, self.store)
-        await server.start()
-        self.servers[number] = server
-
-    async def stop(self, number):
-        await self.servers.pop(number).stop()
+class Cluster(SmallCluster):
+    async def connect(self):
+        self.me = await self.client(CONFIG)
+        self.bookies, self.records = self.me.bookies, self.me.records
 
     async def writer(self, size=3, write=3, ack=2, digest=DigestType.CRC32C):
         await until_async(lambda: len(self.bookies.writable()) >= size, "enough writable bookies")
-        bookies = self.bookies.writable()
-        record = new_ledger(
-            await self.records.ledgers.next_id(),
-            sorted(bookies)[:size],
-            write_quorum=write,
-            ack_quorum=ack,
-            digest_type=digest,
-            password=b"secret",
+        return await self.me.create_ledger(
+            ensemble_size=size, write_quorum=write, ack_quorum=ack, digest=digest, password=b"secret"
         )
-        version = await self.records.ledgers.create(record)
-        context = ClientContext.of(self.bookies, self.records, RealClock(), random.Random(1), CONFIG)
-        return LedgerWriter(record, version, LedgerAccess.of(record), context)
 
     async def copies(self, record, access, entry):
         """On how many bookies of its recorded write set an entry is, with a digest that fits."""
@@ -79,18 +50,9 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(directory, count):
-    c = Cluster(directory)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(c.store.close)
-        for number in range(count):
-            await c.start(number)
-        c.bookies = BookieClient(BookieRegistry(c.store), c.store.instance_id)
-        await c.bookies.start()
-        stack.push_async_callback(c.bookies.close)
-        yield c
-        await c.bookies.close()
-        for number in list(c.servers):
-            await c.stop(number)
+    async with small_cluster(directory, count, Cluster) as made:
+        await made.connect()
+        yield made
 
 
 async def load(ledger, first, count):
@@ -122,10 +84,8 @@ async def enough(copies, wanted):
 async def test_a_bookie_stops_under_load_and_another_takes_its_place(tmp_path):
     async with cluster(tmp_path, 4) as c, await c.writer() as ledger:
         await load(ledger, 0, 100)
-        victim = next(
-            n for n, server in c.servers.items() if server.bookie_id in ledger.metadata.ensemble_of(0)
-        )
-        _, _ = await asyncio.gather(load(ledger, 100, 2000), c.stop(victim))
+        victim = ledger.metadata.ensemble_of(0)[0]
+        await asyncio.gather(load(ledger, 100, 2000), c.stop_bookie(victim))
         await load(ledger, 2100, 100)
         assert len(ledger.metadata.fragments) == 2
         for entry in (0, 99, 100, 1000, 2100, 2199):
@@ -135,11 +95,11 @@ async def test_a_bookie_stops_under_load_and_another_takes_its_place(tmp_path):
 async def test_without_a_spare_the_writer_goes_on_and_the_bookie_comes_back(tmp_path):
     async with cluster(tmp_path, 3) as c, await c.writer() as ledger:
         await load(ledger, 0, 100)
-        bookie_id = c.servers[1].bookie_id
-        await asyncio.gather(load(ledger, 100, 1000), c.stop(1))
+        bookie_id = ledger.metadata.ensemble_of(0)[1]
+        _, name = await asyncio.gather(load(ledger, 100, 1000), c.stop_bookie(bookie_id))
         await load(ledger, 1100, 10)
         assert [hole.bookie for hole in ledger.holes] == [bookie_id]
-        await c.start(1)
+        await c.start_bookie(name)
         await until_async(lambda: not ledger._machine.absent)
         assert ledger.metadata.ensemble_of(1110)[1] == bookie_id
         await load(ledger, 1110, 100)
