@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from quire.spark.decode import ArrowBuilder, Origin
+from quire.spark.decode import ArrowBuilder, SourceLedger
 from quire.spark.packing import usual_split
 from quire.spark.read_options import ROWS_PER_BATCH
 from quire.spark.schema import default_schema, project
@@ -87,7 +87,7 @@ class FileReader(DataSourceReader):
             first_offset, size = HEAD.unpack_from(data, at)
             at += HEAD.size
             view = BatchView.parse(data[at : at + size])
-            builder.add_batch(Origin("records", 0, first_offset), number, view, 0, view.count)
+            builder.add_batch(SourceLedger("records", 0, first_offset), number, view, 0, view.count)
             at, number = at + size, number + 1
             if builder.full:
                 yield from builder.take()

@@ -77,7 +77,7 @@ STEPS: list[Heading | Step] = [
         "quire bookie --dir lone --listen 0.0.0.0:3181",
         "quire bookie --dir lone --listen here",
     ),
-    Heading("## Which cluster\n\nA URI, a directory, or a name; before the command, or behind it."),
+    Heading("## Which cluster\n\nA URI, a directory, or a name; before the command, or after it."),
     *_steps(
         "quire context add here data --use",
         "quire context add production zk://me:secret@zk1:2181/ledgers",

@@ -200,7 +200,7 @@ def test_a_reader_goes_by_the_lac_of_a_term_that_its_record_reaches() -> None:
     machine.read()
     machine.answered(0, Answer.OK, 3, 1)
     machine.answered(1, Answer.OK, 7, 2)
-    assert machine.out[-1] == LacFound(EntryId(3), behind=True)
+    assert machine.out[-1] == LacFound(EntryId(3), record_is_stale=True)
 
 
 def test_a_bookie_keeps_a_term_for_a_ledger() -> None:

@@ -94,9 +94,9 @@ def test_whoever_reads_or_copies_a_compacted_log_finds_what_stayed(spark, edits,
     end, after = work.end, staying(before, work.end, RECORDS // 2)
     # From an offset on, by offset and by time, in small tasks, as a state.
     setting("spark.sql.python.filterPushdown.enabled", "true")
-    for first, behind in ((0, 1), (500, 503), (333, 900), (1190, 1200)):
-        options = {"startingOffsets": json.dumps({"edits": first}), "endingOffsets": f'{{"edits": {behind}}}'}
-        assert rows(spark, edits, **options) == [row for row in after if first <= row[0] < behind]
+    for first, stop in ((0, 1), (500, 503), (333, 900), (1190, 1200)):
+        options = {"startingOffsets": json.dumps({"edits": first}), "endingOffsets": f'{{"edits": {stop}}}'}
+        assert rows(spark, edits, **options) == [row for row in after if first <= row[0] < stop]
     small = rows(spark, edits, splitBytes="500", startingTimestamp=str(NOW))
     assert small == [row for row in after if row[0] >= RECORDS // 2]
     frame = spark.read.format("quire").option("cluster", edits.uri).load("edits")

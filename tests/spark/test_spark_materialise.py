@@ -19,9 +19,9 @@ T0 = 1_795_000_000_000
 DAY = 86_400_000
 
 
-def changes(first, behind):
+def changes(first, stop):
     """Every fifth change removes the key that came ten before it."""
-    for n in range(first, behind):
+    for n in range(first, stop):
         yield (
             b"key %d" % ((n - 10 if n % 5 == 0 else n) % 37),
             None if n % 5 == 0 else b"%d" % n,
@@ -29,18 +29,18 @@ def changes(first, behind):
         )
 
 
-def state(behind):
-    found = {key: value for key, value, _ in changes(0, behind)}
+def state(stop):
+    found = {key: value for key, value, _ in changes(0, stop)}
     return {key: value for key, value in found.items() if value is not None}
 
 
-async def append(client, first, behind):
+async def append(client, first, stop):
     log = client.log("edits", config=LogConfig(batch_bytes_max=500))
     if not await log.exists():
         await log.create()
     async with await log.open_writer() as writer:
-        for start in range(first, behind, 50):
-            keys, values, times = zip(*changes(start, min(start + 50, behind)), strict=True)
+        for start in range(first, stop, 50):
+            keys, values, times = zip(*changes(start, min(start + 50, stop)), strict=True)
             await writer.append_many(values, keys=keys, timestamps_ms=times)
             await writer.roll()
 

@@ -62,12 +62,12 @@ def run(folder, uri):
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
 
-async def append(client, first, behind):
+async def append(client, first, stop):
     log = client.log("edits")
     if not await log.exists():
         await log.create()
     async with await log.open_writer() as writer:
-        numbers = range(first, behind)
+        numbers = range(first, stop)
         await writer.append_many(
             [b"v%d" % n for n in numbers], keys=[b"path %02d" % (n % 100) for n in numbers]
         )

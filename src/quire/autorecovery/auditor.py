@@ -1,7 +1,7 @@
 """The cluster's auditor: stands for election, and while it leads carries out what an `AuditMachine` asks for.
 
 Auditors of Quire elect one among themselves for what only Quire marks and counts; Java's have an election of their own.
-Two that lead at a time, because a session was lost, mark the same and count no faster.
+Two of them may act as leader at a time, because a session was lost: they make the same marks, and count no time twice.
 
 Source: docs/protocol/audit.md; docs/autorecovery.md.
 """
@@ -59,7 +59,7 @@ class Auditor:
         name: how people and other candidates know it.
         limits: ticks and pauses.
         duties: what the leader does hourly besides, such as collecting what crashes left of logs.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 
     Attributes:
         report: of the last audit; None before the first.

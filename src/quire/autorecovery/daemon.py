@@ -34,7 +34,7 @@ class AutoRecovery:
         audit: ticks and pauses of audits.
         queue: attempts, pauses and room of the worker.
         grace: how long an open ledger is left to its writer.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 
     Raises:
         AlreadyExistsError: another process has this name.

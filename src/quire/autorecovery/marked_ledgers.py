@@ -58,7 +58,7 @@ class ListedMarks:
 
 
 class MarkedLedgers:
-    """What one worker has listed.
+    """The ledgers that are marked for repair, as one worker has listed them.
 
     Args:
         marks: the cluster's marks.

@@ -63,7 +63,7 @@ class RepairTargets:
     async def candidates(self, ledger_id: int) -> list[BookieId]:
         """The bookies that take new entries and have room, in an order that follows from the ledger's id.
 
-        A repair that was cut off is followed by one that chooses the same bookies, which list what they have already.
+        A repair that was interrupted is followed by one that chooses the same bookies, which list what they have already.
         """
         await self._look()
         having = [

@@ -48,7 +48,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Listing:
-    """When marks are listed.
+    """When a worker lists the marks of under-replicated ledgers.
 
     Attributes:
         wanted: marks have changed since they were listed.
@@ -78,7 +78,7 @@ class RepairWorker:
         bytes_per_s: how fast copies are sent; None: as fast as bookies take them.
         limits: attempts, pauses and room.
         grace: how long an open ledger is left to its writer.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 
     Attributes:
         queue: what is marked, and what becomes of it.

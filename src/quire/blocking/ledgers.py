@@ -37,7 +37,7 @@ class BlockingLedgerWriter(Appending[AsyncLedgerWriter]):
 
 
 class BlockingLedgerReader(ClosingHandle[AsyncLedgerReader]):
-    """Reads one ledger."""
+    """Reads one ledger, from any thread."""
 
     read = iterated(AsyncLedgerReader.read)
     tail = iterated(AsyncLedgerReader.tail)

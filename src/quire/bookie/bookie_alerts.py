@@ -33,7 +33,7 @@ DAMAGES_A_LOOK: Final = 5
 
 
 class BookieAlerts:
-    """The states of one bookie.
+    """The alerts of one bookie.
 
     Args:
         bookie_id: whose.

@@ -115,7 +115,7 @@ class LowPriorityQueue:
         Raises:
             MalformedFrameError: it is served now, and its body is not what it should be.
         """
-        entrance = self.machine.come(_size_of(request), self._in_flight(), self._now_ms())
+        entrance = self.machine.come(_size_of(request), self._others_in_flight(), self._now_ms())
         if entrance is Entrance.REFUSED:
             owner.answer(request, Answer.TOO_BUSY)
         elif entrance is Entrance.SERVED:
@@ -131,7 +131,7 @@ class LowPriorityQueue:
                 del self.waiting[index]
                 self.machine.dropped(index)
 
-    def _in_flight(self) -> int | None:
+    def _others_in_flight(self) -> int | None:
         """Bytes of other clients' adds in flight; None: none came lately."""
         if asyncio.get_running_loop().time() - self.put_s > LATELY_S:
             return None
@@ -151,7 +151,7 @@ class LowPriorityQueue:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.machine.take(self._in_flight(), self._now_ms()):
+        if self.machine.take(self._others_in_flight(), self._now_ms()):
             self._serve_waiting(*self.waiting.popleft())
             if self.waiting:
                 self.look_soon()

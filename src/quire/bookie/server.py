@@ -80,7 +80,7 @@ class BookieServer:
         config: where it lives and what it may use.
         store: the cluster's metadata.
         clock, files, worker, chance, process_id, descriptors: the machine, and how much it lets this process open.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 
     Attributes:
         boot: the boot number of its directory, which clients get in the hello.
@@ -181,7 +181,7 @@ class BookieServer:
             self._server = await take_port(self.config, lambda: Connection(self), self._shares.queue)
             self._address = (self.config.host, self._server.sockets[0].getsockname()[1])
             served = await compare_cookie(self.config, self._registry, self._identity)
-            await self._registry.await_free(self.bookie_id, wait_ms=self._patience_ms)
+            await self._registry.await_free(self.bookie_id, wait_ms=self._wait_ms)
             boots = BootRecord(self.store, self.bookie_id)
             if self._identity.lock is None:
                 self._identity.take(self._files)  # a directory that was not there has nothing to look at
@@ -319,11 +319,11 @@ class BookieServer:
         if offered := self.config.offered_directory:
             properties[service.DIRECTORY_PROPERTY] = offered
         info = BookieInfo(self.bookie_id, host, port, writable=self._writable(), properties=properties)
-        self._registration = await self._registry.register(info, wait_ms=self._patience_ms)
+        self._registration = await self._registry.register(info, wait_ms=self._wait_ms)
         self._registration.notify(self.lease.registration_lost)
 
     @property
-    def _patience_ms(self) -> int:
+    def _wait_ms(self) -> int:
         return SESSIONS_WAITED * self.store.session_timeout_ms
 
     def _writable(self) -> bool:
@@ -352,7 +352,7 @@ class BookieServer:
 
     def _cut_off_who_stalls(self, now: float) -> None:
         partial_max = self.config.partial_frame_seconds
-        not_read_max = self.back_pressure.patience(partial_max)
+        not_read_max = self.back_pressure.stall_seconds_max(partial_max)
         for connection in list(self._connections):
             partial, not_read = connection.partial_since, connection.not_read_since
             if partial is not None and now - partial > partial_max:

@@ -137,12 +137,12 @@ def _measure(
             "ledger_id": writer.ledger_id if keep else None,
             "latency": durations.facts(),
         }
-        out.result(facts, _in_words(durations, elapsed, size, window))
+        out.result(facts, _summary(durations, elapsed, size, window))
 
     run(work())
 
 
-def _in_words(durations: Histogram, elapsed: float, size: int, window: int) -> str:
+def _summary(durations: Histogram, elapsed: float, size: int, window: int) -> str:
     flight = "one at a time" if window == 1 else f"up to {window:,} in flight"
     rate = durations.count / elapsed
     return (

@@ -51,7 +51,7 @@ def root(
         str | None,
         typer.Option(
             metavar="CLUSTER",
-            help="The cluster, as the commands take it. Options may stand before the command or behind it.",
+            help="The cluster, as the commands take it. Options may stand before the command or after it.",
             show_default=False,
         ),
     ] = None,

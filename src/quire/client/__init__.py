@@ -1,0 +1,1 @@
+"""The client of a cluster: writes, reads, recovers and repairs ledgers and streams."""

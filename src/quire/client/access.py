@@ -1,4 +1,4 @@
-"""What a client needs to speak of one ledger to its bookies."""
+"""What a client sends to bookies with each request for a ledger: its id, key, token and digest, and the sender's term."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.wire.responses import LacReply
 
 @dataclass(frozen=True, slots=True)
 class LedgerAccess:
-    """A ledger's id, the key its bookies check, its token and its digest; of a stream also the sender's term.
+    """What a client sends with each request for a ledger, and checks its entries with: id, key, token, digest, sender's term.
 
     `term` is 0 of a ledger, and of a client that only reads. The key comes from the metadata's password: a fence that arrives before any add fixes it.
     """

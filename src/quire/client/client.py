@@ -62,7 +62,7 @@ _IDS_TRIED_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a recovery did.
+    """The result of a recovery.
 
     Attributes:
         record: the closed record.

@@ -48,7 +48,7 @@ def _writer(
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """How machines are made.
+    """Makes the machines of `core` for the client's drivers; a test passes one that records them.
 
     Attributes:
         writer: see `MakeWriter`.

@@ -1,4 +1,7 @@
-"""The judgements of the protocol stand in the `rules.py` of each room: a line or two each, with the sentence that it implements.
+"""The protocol's rules: what covers, what fences, where a fragment begins. They stand in the `rules.py` of each room.
+
+A rule is a static method of a line or two, with the sentence that it implements. Machines call them on an instance that they
+are passed: production's (`RULES` of the room), or, in tests and the explorer, one in which a rule is replaced (a mutant).
 
 Source: BookKeeper protocol; Vanlightly's guide; BookKeeper ledgers to logs; Vanlightly's unbounded ledgers.
 """
@@ -9,14 +12,14 @@ from typing import Any, Self
 
 
 class RuleSet:
-    """Static methods, each a judgement. Machines are handed an instance: production's, or one in which a check takes out a fix."""
+    """Static methods, each a rule."""
 
     altered = False
     """Whether it is another than production's."""
 
     @classmethod
     def rooms(cls) -> dict[str, type[RuleSet]]:
-        """The class in which each judgement stands."""
+        """The class in which each rule stands."""
         return {
             name: room
             for room in cls.__mro__
@@ -25,7 +28,7 @@ class RuleSet:
         }
 
     def but(self, **instead: Any) -> Self:
-        """These judgements with others in place of some, by their names."""
+        """These rules with others in place of some, by their names."""
         made = type(self)()
         made.altered = True
         for name, rule in (vars(self) | instead).items():

@@ -78,7 +78,7 @@ def share_out(limit: int, connections_max: int, files_max: int) -> Shares:
 
 
 class ConnectionEntry(Enum):
-    """What becomes of a new connection."""
+    """Whether a new connection is admitted, by the descriptors that are left."""
 
     ADMITTED = auto()
     DISPLACES = auto()

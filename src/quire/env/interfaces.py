@@ -125,7 +125,7 @@ class Files(Protocol):
         """Give a file another name in the same directory; durable after `sync_directory`."""
 
     def shrink(self, path: Path, size: int) -> None:
-        """Cut a file off behind `size` bytes, if it is longer; when that is durable nothing says."""
+        """Cut a file off after `size` bytes, if it is longer; when that is durable nothing says."""
 
     def remove(self, path: Path) -> None:
         """Remove a file; durable after `sync_directory`."""

@@ -237,13 +237,13 @@ def secret_in(data: bytes, where: str) -> str:
     return text
 
 
-def read_secret(path: Path, what: str, *, exposed: bool = False) -> str:
+def read_secret(path: Path, what: str, *, others_may_read: bool = False) -> str:
     """The secret that a file holds, as `secret_in` reads it.
 
     Args:
         path: the file.
         what: what it holds, for errors: "password".
-        exposed: a file that other users can read is a warning only: for files that a platform mounts with its own
+        others_may_read: a file that other users can read is a warning only: for files that a platform mounts with its own
             modes, as Kubernetes does.
 
     Raises:
@@ -251,8 +251,8 @@ def read_secret(path: Path, what: str, *, exposed: bool = False) -> str:
     """
     where = f"the {what} file {path}"
     try:
-        if exposed:
-            warn_of_exposed(path, f"a {what}")
+        if others_may_read:
+            warn_if_others_may_read(path, f"a {what}")
         elif is_readable_by_others(path):
             msg = f"{where} can be read by other users: run `chmod 600 {path}`, and change the {what} if it was seen"
             raise MisuseError(msg, path=str(path))
@@ -276,7 +276,7 @@ def secret_of_environment(name: str) -> str | None:
     return None if data is None else secret_in(data, f"the environment variable {name}")
 
 
-def warn_of_exposed(path: Path, what: str) -> None:
+def warn_if_others_may_read(path: Path, what: str) -> None:
     """Log a warning where others can read a file with a secret that a person made; the program goes on.
 
     Args:
@@ -284,8 +284,8 @@ def warn_of_exposed(path: Path, what: str) -> None:
         what: what it holds: "passwords".
     """
     try:
-        exposed = is_readable_by_others(path)
+        is_readable = is_readable_by_others(path)
     except OSError:
         return
-    if exposed:
+    if is_readable:
         _LOG.warning("%s holds %s and can be read by other users: run `chmod 600 %s`", path, what, path)

@@ -16,7 +16,7 @@ from quire.core.ledger.quorum import check_min_present, check_quorums
 from quire.core.log.list import LogSettings
 from quire.log.heads import LogHeads
 from quire.log.log import Log
-from quire.metadata.patience import ATTEMPTS_MAX, Patience
+from quire.metadata.retries import ATTEMPTS_MAX, StoreRetries
 from quire.metadata.store import KeyMissingError
 
 
@@ -76,4 +76,4 @@ async def alter_log(
             raise
         return old, new
 
-    return await Patience(ATTEMPTS_MAX).until_in(once)
+    return await StoreRetries(ATTEMPTS_MAX).until_in(once)

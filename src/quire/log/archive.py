@@ -66,10 +66,10 @@ class ArchiveLostError(ArchiveError):
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """One row group of a file.
+    """One row group of an archive's Parquet file.
 
     Attributes:
-        first: offset of its first record; `next` is one behind its last.
+        first: offset of its first record; `next` is one after its last.
         rows: its records; after compaction fewer than offsets.
         start: its bytes in the file, from here up to, not including, `end`.
         crc32c: of these bytes.
@@ -88,7 +88,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a file says of itself."""
+    """What an archive's file says of itself in its footer."""
 
     log: str
     log_id: str
@@ -103,7 +103,7 @@ class ArchiveLocation:
         directory: the log's archive, as a path or a URI that pyarrow knows.
         log_id: 32 hex digits.
         first: the first offset.
-        next: the one behind the last.
+        next: the one after the last.
         digest: of the file's footer.
     """
 
@@ -116,8 +116,8 @@ class ArchiveLocation:
     @property
     def name(self) -> str:
         """The file's name below the directory."""
-        first, behind = (f"{offset:0{_OFFSET_DIGITS}d}" for offset in (self.first, self.next))
-        return f"{self.log_id}/{first}-{behind}-{self.digest.hex()}.parquet"
+        first, stop = (f"{offset:0{_OFFSET_DIGITS}d}" for offset in (self.first, self.next))
+        return f"{self.log_id}/{first}-{stop}-{self.digest.hex()}.parquet"
 
     @property
     def path(self) -> str:

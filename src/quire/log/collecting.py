@@ -44,7 +44,7 @@ DELETES_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What one pass did.
+    """What one pass of a log's collector did.
 
     Attributes:
         ledgers: deleted ledgers, by id.

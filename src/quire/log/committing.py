@@ -46,7 +46,7 @@ from quire.log.listing import Listing, delete_unlisted, read_listing
 from quire.log.refusing import mark_error
 from quire.log.trimming import LogTrimmer
 from quire.metadata.election import Election
-from quire.metadata.patience import Patience
+from quire.metadata.retries import StoreRetries
 from quire.wire.log_records import page_name
 
 GUARDED_MAX: Final = 100
@@ -64,7 +64,7 @@ async def _no_checkpoint(batch_id: int) -> Fingerprint | None:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What became of a batch.
+    """The result of committing a batch.
 
     Attributes:
         already: it was in the log before: nothing was done.
@@ -79,7 +79,7 @@ class Committed:
 
 
 class _Before(NamedTuple):
-    """A log's list as it was read: the head's version, and the first offset behind all that is closed."""
+    """A log's list as it was read: the head's version, and the first offset after all that is closed."""
 
     version: int
     end: int
@@ -95,7 +95,7 @@ class LogCommitter:
         password: of the logs' ledgers.
         config: settings.
         own: what the caller's checkpoint says of a batch of its query, for the comparison with a log's sink position.
-        rules: the judgements of the machine; a check takes one out.
+        rules: the rules of the machine; a check takes one out.
         at: called before and after each step; a check makes the process exit there.
     """
 
@@ -121,7 +121,7 @@ class LogCommitter:
         self._at = at
         layout = PageLayout(self._config.page_items, self._config.fan_out)
         self._machine = CommitMachine(batch, name_page=page_name, layout=layout, rules=rules)
-        self._patience = Patience(self._config.metadata_attempts_max)
+        self._retries = StoreRetries(self._config.metadata_attempts_max)
         self._read: dict[bytes, _Before] = {}
         self._unsettled: dict[bytes, _Before] = {}
 
@@ -186,7 +186,7 @@ class LogCommitter:
                 self._at("read")
                 machine.heads_read([await self._found(part.log_id) for part in self._batch.parts])
             case c.LookForLedger(index, head, ledger_id):
-                listing = await self._patience.ask(read_listing, self._client.store, self._heads, head.log_id)
+                listing = await self._retries.ask(read_listing, self._client.store, self._heads, head.log_id)
                 if listing is None:
                     raise MetadataUnknownError(
                         f"the metadata store did not return the list of log {self._names[index]!r}"
@@ -201,7 +201,7 @@ class LogCommitter:
                 await self._delete(log_id, items)
 
     async def _found(self, log_id: bytes) -> FoundHead:
-        found = await self._patience.ask(self._heads.read, log_id)
+        found = await self._retries.ask(self._heads.read, log_id)
         if found is None:
             return FoundHead(None)
         head, version = found
@@ -210,11 +210,11 @@ class LogCommitter:
             if await self._trimmer(head).make_room():
                 return await self._found(log_id)
             cursors = LogCursors(self._client.store, self._client.clock.wall_ms)
-            await self._patience.ask(cursors.check_truncation, head, head.closed_end)
+            await self._retries.ask(cursors.check_truncation, head, head.closed_end)
         leader, alive = head.leader, True
         if leader.holder and not self._batch.takeover:
             election = Election(self._client.store, election_of(log_id), "")
-            standing = await self._patience.ask(election.candidates)
+            standing = await self._retries.ask(election.candidates)
             alive = f"{leader.holder}@{leader.host}" in standing
         position, own = head.sink_position(self._batch.query_id), None
         if (
@@ -235,13 +235,13 @@ class LogCommitter:
         before = None if head is None else self._unsettled.get(head.log_id)
         if head is None or before is None or listing.version == before.version:
             return False
-        above = await self._patience.ask(self._heads.all_items, head, before.end)
+        above = await self._retries.ask(self._heads.all_items, head, before.end)
         if any(item.ledger_id == ledger_id for item in above):
             return True
         if head.start_offset > before.end or any(item.flags & ItemFlags.REWRITTEN for item in above):
             raise MetadataUnknownError(
                 f"the metadata store did not say whether it took this batch into log {head.name!r}, and the log was "
-                f"rewritten or truncated behind offset {before.end} before it could be looked up; read the log from there "
+                f"rewritten or truncated after offset {before.end} before it could be looked up; read the log from there "
                 "on before writing the batch again",
                 log=head.name,
             )
@@ -261,7 +261,7 @@ class LogCommitter:
         required = []
         for item in effect.required:
             try:
-                record, version = await self._patience.ask(self._client.records.ledgers.read, item.ledger_id)
+                record, version = await self._retries.ask(self._client.records.ledgers.read, item.ledger_id)
             except NoSuchLedgerError:
                 self._machine.ledger_missing()
                 return
@@ -284,7 +284,7 @@ class LogCommitter:
         guarded = GUARDED_MAX if most is None else min(GUARDED_MAX, most - len(effect.changes))
         write = self._heads.write_all(effect.changes, required[:guarded])
         try:
-            await self._patience.compare_and_swap(write, stored, self._machine.conflicted, unknown)
+            await self._retries.compare_and_swap(write, stored, self._machine.conflicted, unknown)
         except MetadataUnknownError as error:
             raise self._may_be_in(error) from error
 
@@ -328,14 +328,14 @@ class LogCommitter:
     async def _wait_until_placed(self, log_id: bytes, items: tuple[LogItem, ...], *, wait: bool) -> bool:
         mine = {item.ledger_id for item in items}
         async with contextlib.AsyncExitStack() as stack:
-            found = await self._patience.ask(self._heads.read, log_id)
+            found = await self._retries.ask(self._heads.read, log_id)
             if found is None or not _waits(found[0], mine):
                 return True
             if not wait:
                 return False
             changes = await stack.enter_async_context(self._heads.watch(log_id))
             async for _ in changes:
-                found = await self._patience.ask(self._heads.read, log_id)
+                found = await self._retries.ask(self._heads.read, log_id)
                 if found is None or not _waits(found[0], mine):
                     return True
         return False

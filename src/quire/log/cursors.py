@@ -19,7 +19,7 @@ from typing import Final
 from quire.core.errors import MisuseError, RefusedError
 from quire.core.log.list import LogHead
 from quire.metadata.paging import every_key
-from quire.metadata.patience import Patience
+from quire.metadata.retries import StoreRetries
 from quire.metadata.store import (
     Create,
     Delete,
@@ -138,7 +138,7 @@ class LogCursors:
             return cursor
 
         # Every change here may be made twice.
-        return await Patience(_ATTEMPTS_MAX).until_in(once)
+        return await StoreRetries(_ATTEMPTS_MAX).until_in(once)
 
     async def remove(self, owner: str, name: str) -> bool:
         """Delete a cursor; whether there was one."""

@@ -27,7 +27,7 @@ def election_of(log_id: bytes) -> str:
 
 
 class Candidacy(Protocol):
-    """One writer before an elector."""
+    """One writer's candidacy in an election."""
 
     async def campaign(self) -> None:
         """Stand, and return when this candidate should lead; may be cancelled, and called again."""

@@ -24,7 +24,7 @@ RETRY_MS: Final = 200
 
 
 class GuaranteeWait:
-    """One opening's patience with missing bookies.
+    """How long one opening waits for missing bookies.
 
     Args:
         clock: time.

@@ -25,7 +25,7 @@ from quire.core.log.commit import HeadChange
 from quire.core.log.list import LogHead, LogItem, LogPage, PageRef
 from quire.metadata.keys import ledger_key, named_key
 from quire.metadata.paging import every_key
-from quire.metadata.patience import ATTEMPTS_MAX, Patience
+from quire.metadata.retries import ATTEMPTS_MAX, StoreRetries
 from quire.metadata.store import (
     Create,
     Delete,
@@ -168,7 +168,7 @@ class LogHeads:
             with contextlib.suppress(KeyMissingError):  # another client has deleted both
                 await self._store.multi((Delete(name, found.version), Delete(key)))
 
-        await Patience(ATTEMPTS_MAX).until_in(once, (VersionConflictError,))
+        await StoreRetries(ATTEMPTS_MAX).until_in(once, (VersionConflictError,))
         await self._remove(key)
 
     async def _remove(self, key: str) -> None:

@@ -38,7 +38,7 @@ from quire.log.filling import FILLS_MAX, fill_holes
 from quire.log.guaranteeing import GuaranteeWait
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
-from quire.metadata.patience import Patience
+from quire.metadata.retries import StoreRetries
 from quire.wire.log_records import page_name
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class LogSender(Protocol):
 
 
 class LogLeader:
-    """One handle's way to lead a log.
+    """Drives the machine of one handle that leads a log, or tries to.
 
     Args:
         head: the log, as it was found.
@@ -123,7 +123,7 @@ class LogLeader:
         # One question about the head at a time: what is seen of it was not overtaken by an answer of before.
         self._turn = asyncio.Lock()
         self._guarantee: GuaranteeWait | None = None
-        self._patience = Patience(config.metadata_attempts_max, self._pause)
+        self._retries = StoreRetries(config.metadata_attempts_max, self._pause)
         self.finished = asyncio.Event()
         self._handlers: dict[type, Callable[[Any], None]] = {
             e.ReadHead: lambda _: self._start(self._read_head()),
@@ -285,7 +285,7 @@ class LogLeader:
 
     async def _read_head(self) -> None:
         async with self._turn:
-            found = await self._patience.ask(self._heads.read, self._log_id)
+            found = await self._retries.ask(self._heads.read, self._log_id)
             if found is None:
                 self._machine.head_read(None, -1)
             else:
@@ -298,7 +298,7 @@ class LogLeader:
             self._machine.head_written(version)
 
         async with self._turn:
-            await self._patience.compare_and_swap(
+            await self._retries.compare_and_swap(
                 self._heads.write(effect.head, effect.version, effect.pages),
                 written,
                 self._machine.head_conflicted,
@@ -335,7 +335,7 @@ class LogLeader:
         self._machine.created(writer.ledger_id, writer.metadata.token)
 
     async def _guaranteed(self, what: str, work: Callable[[bool], Awaitable[T]]) -> T:
-        """Do some work with the guarantee of the log's ledgers; an opening gives it up when its patience is over.
+        """Do some work with the guarantee of the log's ledgers; an opening gives it up when it has waited long enough.
 
         A roll that finds too few bookies is cancelled instead: the current ledger stays, with its guarantee.
         """

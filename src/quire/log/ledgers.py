@@ -53,7 +53,7 @@ class LogLedgers:
         self.password = password
 
     def guarantee_wait(self) -> GuaranteeWait | None:
-        """An opening's patience with bookies that the guarantee needs; None: it is kept."""
+        """How long an opening waits for bookies that the guarantee needs; None: the guarantee is kept."""
         wait_ms = self._guarantee.wait_ms if self._guarantee else None
         return None if wait_ms is None else GuaranteeWait(self._client.clock, wait_ms)
 
@@ -213,7 +213,7 @@ async def summary(reader: LedgerReader) -> LedgerSummary:
 
 
 async def entry_holding(reader: LedgerReader, record: int, records: int = 0) -> int:
-    """The entry that holds a ledger's n-th offset: a search over headers; behind the last: the next entry's id.
+    """The entry that holds a ledger's n-th offset: a search over headers; after the last: the next entry's id.
 
     For an offset without a record it is the entry with the next one.
 
@@ -253,7 +253,7 @@ async def entries_between(
     Args:
         reader: the ledger.
         start: its first offset wanted, counted from its own first one; up to 0 or below it is the whole beginning.
-        end: behind the last one wanted.
+        end: after the last one wanted.
         records: how many offsets it has; an `end` from there on is the whole rest.
         last_entry: its last entry.
     """

@@ -21,8 +21,8 @@ from quire.core.errors import (
 )
 from quire.core.log.list import ItemLocation, LogHead, LogItem, PageRef
 from quire.log.heads import HEADS, LogHeads
-from quire.metadata.patience import LOST, Patience
 from quire.metadata.records import RecordStore
+from quire.metadata.retries import LOST, StoreRetries
 from quire.metadata.store import MetadataStore, Require, StoreBusyError
 
 _TRIES: Final = 20
@@ -30,7 +30,7 @@ _TRIES: Final = 20
 
 @dataclass(slots=True)
 class Listing:
-    """What a log's records name.
+    """Everything that a log's records name at one moment.
 
     Attributes:
         version: of the head; None when there is no such log.
@@ -120,7 +120,7 @@ async def delete_unlisted(
 
     retried = (*LOST, StoreBusyError)
     with contextlib.suppress(*retried):
-        return await Patience(_TRIES).until_in(once, retried)
+        return await StoreRetries(_TRIES).until_in(once, retried)
     return False
 
 
@@ -143,5 +143,5 @@ async def delete_unlisted_page(store: MetadataStore, heads: LogHeads, log_id: by
 
     retried = (*LOST, StoreBusyError)
     with contextlib.suppress(*retried):
-        return await Patience(_TRIES).until_in(once, retried)
+        return await StoreRetries(_TRIES).until_in(once, retried)
     return False

@@ -38,7 +38,7 @@ from quire.log.reader import LogReader, confirmed_end
 from quire.log.records import BatchAt, ItemDescription, LogDescription, LogRange, Record
 from quire.log.trimming import LogTrimmer, MakeTrimMachine
 from quire.log.writer import LogWriter
-from quire.metadata.patience import Patience
+from quire.metadata.retries import StoreRetries
 from quire.wire.entry import digest_type_of
 from quire.wire.log_cursors import Cursor
 from quire.wire.log_records import LOG_ID_BYTES
@@ -112,7 +112,7 @@ class Log:
             check_min_present(min_present, ensemble_size, ack_quorum)
         old = await self._find()
         if old is not None and old.is_being_deleted:
-            await self._delete(old)  # its deletion was cut off: carry it out
+            await self._delete(old)  # its deletion was interrupted: carry it out
         settings = LogSettings(
             ensemble_size,
             write_quorum,
@@ -253,7 +253,7 @@ class Log:
 
         Args:
             start: first offset; by default the log's first.
-            end: offset behind the last; by default what is confirmed now.
+            end: offset after the last; by default what is confirmed now.
             recover: first fence and close the ledgers that are open, as the next writer would. It ends a writer that
                 lives.
 
@@ -309,7 +309,7 @@ class Log:
 
         Args:
             start: the first offset; None is the log's start.
-            end: the offset behind the last; None is what is confirmed now.
+            end: the offset after the last; None is what is confirmed now.
             split_bytes: about how many bytes a range has.
 
         Raises:
@@ -373,7 +373,7 @@ class Log:
                 found, last_entry = LedgerSummary(0), -1
                 if ended:
                     reader = await self._ledgers.open(item)
-                    # What is seen of an open ledger may be less than what is confirmed: the one behind it, which may
+                    # What is seen of an open ledger may be less than what is confirmed: the one after it, which may
                     # have records by now, begins at an offset that only the writer knows yet.
                     ended, last_entry = reader.closed, int(reader.last_add_confirmed)
                     silent |= dict.fromkeys(reader.silent)
@@ -461,7 +461,7 @@ class Log:
             How many lines were completed.
         """
         done = 0
-        while await Patience(self._config.metadata_attempts_max).until_in(self._complete_item):
+        while await StoreRetries(self._config.metadata_attempts_max).until_in(self._complete_item):
             done += 1
         return done
 

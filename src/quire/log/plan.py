@@ -26,7 +26,7 @@ async def plan(
     Args:
         items: the log's ledgers.
         start: the first offset.
-        end: the offset behind the last.
+        end: the offset after the last.
         split_bytes: about how many bytes a range has.
         open_item: makes a reader of a ledger.
     """

@@ -41,7 +41,7 @@ class LogReader:
         heads: the metadata.
         ledgers: its ledgers.
         start: the first offset wanted; None is the log's start.
-        end: the offset behind the last one wanted; None is the log's end when the pass begins, or none with `follow`.
+        end: the offset after the last one wanted; None is the log's end when the pass begins, or none with `follow`.
         follow: go on with what is appended later.
         recover: close ledgers that are open before they are read.
     """
@@ -226,7 +226,7 @@ class LogReader:
                     return
         self._finished = reader.closed and self._next_entry > reader.last_add_confirmed
         if self._finished and item.is_open:
-            # The list does not say yet where the ledger after this one begins; this pass may begin behind that.
+            # The list does not say yet where the ledger after this one begins; this pass may begin after that.
             self._next_first = end if end >= 0 else first + (await summary(reader)).records
         if item.flags & ItemFlags.COMPACTED and item.next_offset is not None:
             # Its last records may be removed; what follows them is in another ledger.
@@ -255,7 +255,7 @@ class LogReader:
 
 
 async def confirmed_end(head: LogHead, ledgers: LogLedgers) -> int:
-    """The offset behind the last record that is confirmed now: of an open ledger the last batch's header has it."""
+    """The offset after the last record that is confirmed now: of an open ledger the last batch's header has it."""
     end = head.closed_end
     for item in head.open_items:
         reader = await ledgers.open(item)

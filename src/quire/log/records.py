@@ -45,7 +45,7 @@ class BatchAt(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind its last record."""
+        """The offset after its last record."""
         header = self.view.header
         return self.first_offset + (header.span or header.count)
 
@@ -87,11 +87,12 @@ class LogDescription:
         log_id: 32 hex digits; a log that was deleted and created again has another.
         epoch: of the newest leader; `leader_host` says where it runs, "" when the last one closed cleanly.
         start_offset: the earliest record that can be read.
-        end_offset: behind the last record that was confirmed when this was asked.
+        end_offset: after the last record that was confirmed when this was asked.
         items: its ledgers, oldest first.
         sink_positions: per query the last batch that is in the log.
         archive: the directory of the files of archived items.
-        compacted_below: records below this offset whose key has a later one may be removed; 0 where none are.
+        compacted_below: compaction by key has reached this offset (exclusive): records below it whose key has a later one may be
+            removed; 0: none are.
         silent: bookies whose missing responses may hide confirmed records at and after `end_offset`.
     """
 
@@ -116,7 +117,7 @@ class LogRange(NamedTuple):
 
     Attributes:
         first_offset: of the first record wanted, which may lie inside the first entry.
-        end_offset: behind the last record wanted, which may lie inside the last entry.
+        end_offset: after the last record wanted, which may lie inside the last entry.
         bytes: payload bytes, about.
     """
 

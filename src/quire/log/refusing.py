@@ -22,7 +22,7 @@ PART: Final = "/part="
 """Between the name of a transaction and that of its part."""
 
 _STREAM_WAYS: Final = (
-    "Nothing was written. Start with a new checkpoint, and starting offsets behind what the log holds; or set "
+    "Nothing was written. Start with a new checkpoint, and starting offsets after what the log holds; or set "
     "onCheckpointReset=append (rows may come twice) or onCheckpointReset=skip (batches up to {} are dropped)."
 )
 

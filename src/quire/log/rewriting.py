@@ -30,7 +30,7 @@ from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers, is_batched, read_views, summary
 from quire.log.staging import StagedBy, stage
-from quire.metadata.patience import LOST, Patience
+from quire.metadata.retries import LOST, StoreRetries
 from quire.metadata.store import StoreAwayError, StoreBusyError
 from quire.wire.batch import BatchView
 from quire.wire.log_records import page_name
@@ -151,17 +151,17 @@ class LogRewriter:
             replacements, layout, page_name, archive=archive, compacted_below=compacted_below
         )
         attempts_max = self._config.metadata_attempts_max
-        patience = Patience(attempts_max)
+        retries = StoreRetries(attempts_max)
         machine.start()
         while machine.status is not RewriteStatus.ENDED:
             (effect,), machine.out = machine.out, []
             if not isinstance(effect, RewriteWriteHead):
-                machine.list_read(*await Patience(attempts_max).ask(self._list))
+                machine.list_read(*await StoreRetries(attempts_max).ask(self._list))
                 continue
             try:
                 await self._write(effect, replacements)
             except (*LOST, StoreAwayError, StoreBusyError) as error:
-                await patience.failed(error, retry=True)
+                await retries.failed(error, retry=True)
                 machine.head_conflicted()
             else:
                 machine.head_written()

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Rolling:
-    """The rolls of one writer.
+    """When one writer's ledgers are rolled.
 
     Args:
         name: the log's name.

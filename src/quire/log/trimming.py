@@ -14,14 +14,14 @@ from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
-from quire.metadata.patience import Patience
+from quire.metadata.retries import StoreRetries
 
 MakeTrimMachine: TypeAlias = Callable[..., TrimMachine]
 """Makes the machine of one truncation or deletion; called as `TrimMachine` is."""
 
 
 class LogTrimmer:
-    """One truncation or deletion.
+    """Drives one truncation or deletion of a log.
 
     Args:
         head: the log, as it was found.
@@ -43,7 +43,7 @@ class LogTrimmer:
         self._heads, self._ledgers, self._config = heads, ledgers, config
         self._name, self._log_id = head.name, head.log_id
         self._at_once = asyncio.Semaphore(config.deletes_at_once)
-        self._writes = self._patience()
+        self._writes = self._retries()
 
     async def make_room(self) -> bool:
         """Carry out what earlier truncations left, if the list holds no more of them; says whether it did.
@@ -86,7 +86,7 @@ class LogTrimmer:
     async def _carry_out(self, machine: TrimMachine, effect: Any) -> None:
         match effect:
             case t.TrimReadHead():
-                found = await self._patience().ask(self._heads.read, self._log_id)
+                found = await self._retries().ask(self._heads.read, self._log_id)
                 machine.head_read(*(found or (None, -1)))
             case t.TrimWriteHead(head, version):
                 reread = machine.head_conflicted  # after either: the head shows what is in
@@ -94,23 +94,23 @@ class LogTrimmer:
                     self._heads.write(head, version), machine.head_written, reread, reread
                 )
             case t.TrimReadPage(page):
-                machine.page_read(await self._patience().ask(self._heads.read_page, self._log_id, page.name))
+                machine.page_read(await self._retries().ask(self._heads.read_page, self._log_id, page.name))
             case t.TrimDeletePage(page):
-                await self._patience().ask(self._heads.remove_page, self._log_id, page.name)
+                await self._retries().ask(self._heads.remove_page, self._log_id, page.name)
                 machine.page_deleted(page.name)
             case t.TrimDeleteLedger(item):
                 async with self._at_once:
-                    await self._patience().ask(self._ledgers.delete_item, item)
+                    await self._retries().ask(self._ledgers.delete_item, item)
                 machine.ledger_deleted(item.ledger_id)
             case t.TrimDeleteLog():
                 if self._cursors is not None:
-                    await self._patience().ask(self._cursors.remove_all, self._log_id.hex())
-                await self._patience().ask(self._heads.remove, self._first_head)
+                    await self._retries().ask(self._cursors.remove_all, self._log_id.hex())
+                await self._retries().ask(self._heads.remove, self._first_head)
                 machine.log_deleted()
 
-    def _patience(self) -> Patience:
+    def _retries(self) -> StoreRetries:
         """For one call: concurrent calls count their missing responses separately. Requests may repeat.
 
         The writes of the head, which come one after the other, share one.
         """
-        return Patience(self._config.metadata_attempts_max)
+        return StoreRetries(self._config.metadata_attempts_max)

@@ -124,7 +124,7 @@ class LogWriter:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record of this writer that is confirmed."""
+        """The offset after the last record of this writer that is confirmed."""
         return self._end
 
     @property
@@ -355,12 +355,12 @@ class LogWriter:
         if kind is not GeneratorExit:
             await self.abandon()
 
-    async def _confirmed(self, patience_ms: int) -> bool:
-        """Whether everything is confirmed, while something is within each `patience_ms`."""
+    async def _confirmed(self, timeout_ms: int) -> bool:
+        """Whether everything is confirmed, while something is within each `timeout_ms`."""
         sent, before = self._sent, None
         while sent.settled < self._queue.accepted and before != (before := sent.settled):
             with contextlib.suppress(QuireError):
-                await finished(self.drain(), patience_ms)
+                await finished(self.drain(), timeout_ms)
         return sent.settled >= self._queue.accepted
 
     # --- as its client sees it -----------------------------------------------------------------------------------

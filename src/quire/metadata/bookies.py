@@ -53,7 +53,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """A bookie as others see it.
+    """A bookie as its registration shows it.
 
     Attributes:
         bookie_id: its name, incarnation included.

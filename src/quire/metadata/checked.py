@@ -1,6 +1,6 @@
 """Values with a checksum, in the stores whose bytes are Quire's own: SQLite and etcd. Pure.
 
-A sealed value is a mark, the CRC-32C of key and value, the value, and the mark backwards. The mark stands at both ends
+A sealed value is a magic number, the CRC-32C of key and value, the value, and the magic number backwards. It stands at both ends
 so that the error can say which end is missing. The key is under the checksum, so a value that turns up under another key does not verify.
 
 Source: `docs/formats/metadata.md`, "Checked values"; RFC 3720, appendix B.4: CRC-32C.
@@ -28,7 +28,7 @@ SEAL_BYTES: Final = SEAL_FIELDS.size + SEAL_END_FIELDS.size
 
 
 def another_format(found: object) -> str:
-    """What is said of a store whose format is not this program's, behind its name."""
+    """What is said of a store whose format is not this program's, after its name."""
     older = isinstance(found, int) and found < FORMAT
     return f"has metadata format {found}, " + (
         f"written by {UNRELEASED}"

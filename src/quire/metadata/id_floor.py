@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.metadata.keys import LEDGER_IDS_ABOVE
-from quire.metadata.patience import settled
+from quire.metadata.retries import settled
 from quire.metadata.store import (
     RAISED_MAX,
     MetadataStore,

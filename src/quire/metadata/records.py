@@ -42,8 +42,8 @@ from quire.metadata.keys import (
     stream_name_key,
     tombstone_key,
 )
-from quire.metadata.patience import settled
 from quire.metadata.repairs import RepairStore
+from quire.metadata.retries import settled
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,

@@ -51,7 +51,7 @@ from quire.metadata.keys import (
     worker_key,
 )
 from quire.metadata.paging import every_key
-from quire.metadata.patience import settled
+from quire.metadata.retries import settled
 from quire.metadata.store import (
     LIST_LIMIT,
     KeyMissingError,

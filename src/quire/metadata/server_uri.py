@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ROOT: Final = "/ledgers"
 PATIENCE_MS: Final = 15_000
+"""The option `patience_ms`: how long a call waits for a connection, and for its response."""
 NUMBER_MAX: Final = 2**31 - 1
 """ZooKeeper has no room for a longer time; as milliseconds it is 24 days."""
 
@@ -72,7 +73,7 @@ def with_query(options: Options, query: str, uri: str, credentials: Callable[[Pa
 
     Args:
         options: the defaults.
-        query: behind the question mark.
+        query: after the question mark.
         uri: the whole, for messages.
         credentials: reads the file that the option of this name says.
 
@@ -104,7 +105,7 @@ def credentials_in(path: Path, *kinds: str) -> tuple[str, str, str]:
         NoClusterError: it cannot be read, or it is not `KIND:USER:PASSWORD` with one of the kinds.
     """
     try:
-        line = read_secret(path, "credentials", exposed=True)
+        line = read_secret(path, "credentials", others_may_read=True)
     except MisuseError as error:
         raise NoClusterError(str(error), path=str(path)) from error
     kind, _, rest = line.partition(":")

@@ -18,13 +18,13 @@ class SlowNote:
 
     Args:
         what: the store and its place, as `ZooKeeper at zk1:2181`.
-        patience_s: how long it is waited for.
+        timeout_s: how long it is waited for.
     """
 
-    __slots__ = ("_patience_s", "_timer", "_waiting", "_what")
+    __slots__ = ("_timeout_s", "_timer", "_waiting", "_what")
 
-    def __init__(self, what: str, patience_s: float) -> None:
-        self._what, self._patience_s = what, patience_s
+    def __init__(self, what: str, timeout_s: float) -> None:
+        self._what, self._timeout_s = what, timeout_s
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -44,5 +44,5 @@ class SlowNote:
     def _say(self) -> None:
         log.warning(
             "waiting for %s, which has not responded for %g s (it fails after %g s)",
-            self._what, SLOW_S, self._patience_s,
+            self._what, SLOW_S, self._timeout_s,
         )  # fmt: skip

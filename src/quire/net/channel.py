@@ -47,7 +47,7 @@ _Outstanding: TypeAlias = tuple[AnswerSink, object, float, AnyRequest]
 
 
 class SendQueue:
-    """What waits, first in, first out.
+    """Frames that wait until the transport takes them, first in, first out.
 
     Attributes:
         entries, unsent: what waits, and how many bytes of it are each sender's; only the methods change them.
@@ -377,7 +377,7 @@ class Channel(FrameProtocol):
 
 
 class NativeCodec(ChannelCodec):
-    """Our own protocol.
+    """The client's side of the native protocol on one channel.
 
     Args:
         context: what the connection shares with the client's others.

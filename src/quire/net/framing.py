@@ -1,7 +1,7 @@
 """Splits a stream into frames, with every limit checked before memory is taken.
 
 One shared scratch buffer receives small frames of all connections; a frame that does not end in the chunk it began
-in gets a buffer of its own, which the socket then fills directly. So an idle connection costs nothing. Behind a long
+in gets a buffer of its own, which the socket then fills directly. So an idle connection costs nothing. After a long
 frame only the head of the next is received into the scratch buffer, so that of long frames one after another next to
 nothing is copied. Buffers of long frames are used again when nothing refers to them any more: fresh memory of that
 size costs more than what is received into it.

@@ -22,7 +22,7 @@ from enum import Enum, auto
 from typing import Final
 
 SILENT_MS: Final = 2_000
-"""How long nothing is received behind an expired request until a connection counts as silent."""
+"""How long nothing is received after an expired request until a connection counts as silent."""
 KEEPALIVE_IDLE_SECONDS: Final = 6
 KEEPALIVE_EVERY_SECONDS: Final = 3
 KEEPALIVE_PROBES: Final = 3

@@ -18,21 +18,21 @@ class Stretch(NamedTuple):
 
     Attributes:
         first: the first offset.
-        behind: behind the last one.
+        stop: after the last one.
         records: so many.
         bytes: of their entries.
     """
 
     first: int
-    behind: int
+    stop: int
     records: int
     bytes: int
 
     def clipped(self, start: int, end: int) -> Stretch:
         """The part between two offsets; records and bytes in proportion."""
-        first, behind = max(self.first, start), min(self.behind, end)
-        span, part = self.behind - self.first, max(behind - first, 0)
-        return Stretch(first, behind, _share(self.records, part, span), _share(self.bytes, part, span))
+        first, stop = max(self.first, start), min(self.stop, end)
+        span, part = self.stop - self.first, max(stop - first, 0)
+        return Stretch(first, stop, _share(self.records, part, span), _share(self.bytes, part, span))
 
 
 def _share(total: int, part: int, of: int) -> int:
@@ -40,12 +40,12 @@ def _share(total: int, part: int, of: int) -> int:
 
 
 class Backlog(NamedTuple):
-    """What waits in one log.
+    """The records of one log that a stream has not read yet.
 
     Attributes:
         name: the log.
         start: the next offset to read.
-        end: behind the last one that may be read.
+        end: after the last one that may be read.
         stretches: what the log's list says of the offsets between, in order.
     """
 
@@ -69,8 +69,8 @@ def admit(
     waiting = [backlog for backlog in backlogs if backlog.end > backlog.start]
     ends = {backlog.name: backlog.end for backlog in backlogs}
     parts = [_parts(backlog) for backlog in waiting]
-    records = [[(part.first, part.behind, part.records) for part in each] for each in parts]
-    sizes = [[(part.first, part.behind, part.bytes) for part in each] for each in parts]
+    records = [[(part.first, part.stop, part.records) for part in each] for each in parts]
+    sizes = [[(part.first, part.stop, part.bytes) for part in each] for each in parts]
     for measured, limit in ((records, max_records), (sizes, max_bytes)):
         amounts = [sum(amount for _, _, amount in each) for each in measured]
         if limit is None or sum(amounts) <= limit:
@@ -85,7 +85,7 @@ def admit(
 def _parts(backlog: Backlog) -> list[Stretch]:
     """The stretches between start and end; offsets that no stretch has are empty ones."""
     clipped = [stretch.clipped(backlog.start, backlog.end) for stretch in backlog.stretches]
-    return [stretch for stretch in clipped if stretch.behind > stretch.first]
+    return [stretch for stretch in clipped if stretch.stop > stretch.first]
 
 
 def _shares(amounts: Sequence[int], limit: int) -> list[int]:
@@ -105,11 +105,11 @@ def _shares(amounts: Sequence[int], limit: int) -> list[int]:
 
 
 def _reach(start: int, parts: Sequence[tuple[int, int, int]], share: int) -> int:
-    """The offset up to which the parts (first, behind, amount) hold a share."""
+    """The offset up to which the parts (first, stop, amount) hold a share."""
     end = start
-    for first, behind, amount in parts:
+    for first, stop, amount in parts:
         if amount > share:
-            return max(end, first + (behind - first) * share // amount)
+            return max(end, first + (stop - first) * share // amount)
         share -= amount
-        end = behind
+        end = stop
     return end

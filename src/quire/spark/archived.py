@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from quire.log.archive import ArchiveError, ArchiveFile, ArchiveLocation, RowGroup, open_archive
 from quire.spark import cluster
-from quire.spark.decode import Origin, possible_times
+from quire.spark.decode import SourceLedger, possible_times
 from quire.spark.losses import TaskLosses, named
 from quire.spark.packing import EntrySpan
 from quire.spark.pushdown import Spans, Wanted, between, intersect
@@ -46,11 +46,11 @@ def pieces(
         groups = open_archive(location).manifest.groups
     except ArchiveError as error:
         whole = EntrySpan(
-            Origin(log.name, item.ledger_id, item.first_offset), None, 0, 0, 0, False, spans, location
+            SourceLedger(log.name, item.ledger_id, item.first_offset), None, 0, 0, 0, False, spans, location
         )
         TaskLosses(options).step_over_archived(whole, error, item.first_offset, item.next_offset)
         return []
-    origin = Origin(log.name, item.ledger_id, item.first_offset)
+    origin = SourceLedger(log.name, item.ledger_id, item.first_offset)
     found: list[EntrySpan] = []
     for number, group in enumerate(groups):
         inside = intersect(spans, between(group.first, group.next))
@@ -177,9 +177,7 @@ def _kept(table: pa.Table, spans: Spans, options: ReadOptions) -> pa.Table:
     inside = intersect(spans, between(first, last + 1))
     masks = []
     if inside != between(first, last + 1):
-        parts = [
-            pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, behind)) for start, behind in inside
-        ]
+        parts = [pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, stop)) for start, stop in inside]
         masks.append(reduce(pc.or_, parts))
     if "timestamp" in table.column_names:
         millis = table.column("timestamp").cast(pa.int64())

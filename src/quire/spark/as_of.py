@@ -200,7 +200,7 @@ def read_options(
         more: other read options by their names.
 
     Raises:
-        SparkUseError: an option that cannot be meant, an end before its begin or behind the log's end, or no such log.
+        SparkUseError: an option that cannot be meant, an end before its begin or beyond the log's end, or no such log.
 
     Source: docs/spark.md, "A part of a log"; Structured Streaming and Kafka: `startingOffsets`, `endingOffsets`.
     """

@@ -1,6 +1,6 @@
 """What a stream's checkpoint says of its batches, read for the comparison with a log's sink position.
 
-Spark writes the end of a batch's input into `offsets/<number>` before it runs the batch, one line a source behind two
+Spark writes the end of a batch's input into `offsets/<number>` before it runs the batch, one line a source after two
 lines of its own, and never changes the file; by default it keeps the last hundred. A source of files says no more there
 than a count, `{"logOffset":7}`; which files it means stands in `sources/<index of the source>/7`. A checkpoint that is
 not there, or is another query's, says nothing.

@@ -161,7 +161,7 @@ async def length_at(reader: LedgerReader, entry_id: int) -> int:
 
 
 async def nearest(client: QuireClient, name: str) -> str:
-    """Which log may have been meant, as a sentence behind the one that says there is no such log; "" when none is like it."""
+    """Which log may have been meant, as a sentence after the one that says there is no such log; "" when none is like it."""
     near = difflib.get_close_matches(name, await client.logs(), n=1, cutoff=0.5)
     return f" Nearest: '{near[0]}'." if near else ""
 

@@ -81,19 +81,19 @@ async def _counted(
             async for offsets in parts:
                 if not offsets:
                     continue
-                for first, behind in _without_gaps(offsets):
-                    found.append(Stretch(first, behind, behind - first, (behind - first) * size))
+                for first, stop in _without_gaps(offsets):
+                    found.append(Stretch(first, stop, stop - first, (stop - first) * size))
                 seen, at = seen + len(offsets), offsets[-1] + 1
                 if seen >= wanted:
                     break
             else:
                 return found
     rest = Stretch(item.first_offset, item.next_offset, item.count, item.bytes).clipped(at, item.next_offset)
-    return [*found, rest] if rest.behind > rest.first else found
+    return [*found, rest] if rest.stop > rest.first else found
 
 
 def _without_gaps(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ascending offsets as pairs: the first of some that follow each other, and what comes behind the last."""
+    """Ascending offsets as pairs: the first of some that follow each other, and what comes after the last."""
     if offsets[-1] - offsets[0] + 1 == len(offsets):
         yield offsets[0], offsets[-1] + 1
         return

@@ -31,8 +31,8 @@ STORED_TIME: Final = pa.timestamp("ms", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a stretch of entries lies.
+class SourceLedger:
+    """The ledger that a stretch of entries is from, and its place in its log.
 
     Attributes:
         log: the log's name, or `ledger:N`.
@@ -40,7 +40,7 @@ class Origin:
         first_offset: the offset of the ledger's first record.
         gaps: whether some of its offsets may have no record.
         log_id: the log's id; empty for a raw ledger.
-        end_offset: behind the ledger's last offset, as far as it was confirmed; None for a raw ledger.
+        end_offset: after the ledger's last offset, as far as it was confirmed; None for a raw ledger.
         last_entry: its last confirmed entry; None for a raw ledger.
     """
 
@@ -111,7 +111,9 @@ class ArrowBuilder:
         """Whether a batch should be taken before more is added."""
         return self._rows >= self._rows_max or self._bytes >= self._bytes_max
 
-    def add_entries(self, origin: Origin, first_entry: int, payloads: Sequence[bytes | memoryview]) -> None:
+    def add_entries(
+        self, origin: SourceLedger, first_entry: int, payloads: Sequence[bytes | memoryview]
+    ) -> None:
         """Add consecutive opaque entries, one record each: the payload is the value, the entry's id the offset."""
         count, size = len(payloads), sum(map(len, payloads))
         self._note(origin, first_entry, first_entry, 0, count, size, opaque=True)
@@ -121,7 +123,7 @@ class ArrowBuilder:
             kind = self._projection.arrow.field(name).type
             self._chunks[name].append(_values(payloads) if name == "value" else pa.nulls(count, kind))
 
-    def add_batch(self, origin: Origin, entry_id: int, view: BatchView, start: int, stop: int) -> None:
+    def add_batch(self, origin: SourceLedger, entry_id: int, view: BatchView, start: int, stop: int) -> None:
         """Add records `start:stop` of a batch entry."""
         header = view.header
         count = stop - start
@@ -174,7 +176,7 @@ class ArrowBuilder:
 
     def _note(
         self,
-        origin: Origin,
+        origin: SourceLedger,
         entry_id: int,
         offset: int,
         index: int,
@@ -302,7 +304,7 @@ def _values(payloads: Sequence[bytes | memoryview]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(payloads), [None, pa.py_buffer(offsets), data])
 
 
-def check_follows(origin: Origin, entry_id: int, view: BatchView, expected: int | None) -> int:
+def check_follows(origin: SourceLedger, entry_id: int, view: BatchView, expected: int | None) -> int:
     """Assert that a batch starts where the one before it in the ledger ended.
 
     Returns:

@@ -30,7 +30,7 @@ _PROBE = "import quire.spark; print(quire.__file__)"
 
 
 class Health(StrEnum):
-    """How a thing is."""
+    """The result of one check."""
 
     GOOD = "good"
     ODD = "odd"
@@ -41,7 +41,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """One thing that was looked at.
+    """One check of the environment.
 
     Attributes:
         what: the thing.

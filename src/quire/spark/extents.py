@@ -1,4 +1,6 @@
-"""What `load(…)` names, as it is now: each log or raw ledger with its identity, where it begins and how far it is confirmed.
+"""What `load(…)` names, as it is now: each log or raw ledger as an *extent*: its identity, its first and its end offset.
+
+The end offset is exclusive, and as far as the log is confirmed now: Kafka's beginning and end offsets of a partition.
 
 Nothing is fenced and nothing is changed. A log's identity is its id, a ledger's its token: positions that were written
 down under another identity are of something else, whatever their numbers say.
@@ -40,7 +42,7 @@ class Extent:
         name: as it was loaded.
         identity: of the log its id, of a ledger what its token makes; never used again.
         start: the first offset that can be read.
-        end: behind the last one that can be, by `isolation`.
+        end: after the last one that can be, by `isolation`.
         log: its description; None for a raw ledger.
         record: the ledger's metadata; None for a log.
         size: payload bytes of a raw ledger up to `end`.
@@ -235,7 +237,7 @@ def check_end_is_known(extent: Extent) -> None:
 
 
 def check_end(extent: Extent, name: str, offset: int) -> None:
-    """Refuse an offset behind the end.
+    """Refuse an offset beyond the end.
 
     Raises:
         ReadUnavailableError: too few bookies respond to determine whether it is.

@@ -32,13 +32,13 @@ _LABELS: Final = ("query", "log")
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Where a query is in one log.
+    """How far a stream has read one log, and how far that log reaches.
 
     Attributes:
         query: the query's name, or its id.
         log: the log.
         offset: of the next record that it will read.
-        end: behind the last record that was confirmed when the batch was planned; None where Spark did not say.
+        end: after the last record that was confirmed when the batch was planned; None where Spark did not say.
         batch: the last finished batch.
     """
 

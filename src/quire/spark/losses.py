@@ -38,7 +38,7 @@ LOG_RECREATED = "whose log was deleted and created again"
 
 
 class TaskLosses:
-    """What one task leaves out.
+    """The lost records that one task leaves out.
 
     Args:
         options: of the read.
@@ -53,7 +53,7 @@ class TaskLosses:
         """Say what is lost of a piece, whose entry could not be read.
 
         Returns:
-            The last entry that is lost: reading goes on behind it.
+            The last entry that is lost: reading goes on after it.
 
         Raises:
             SparkUseError: it is not proven lost, or a loss is not to be stepped over.
@@ -65,16 +65,16 @@ class TaskLosses:
         except NoSuchLedgerError as deleted:
             return self._whole_ledger(piece, deleted)
 
-    def step_over_archived(self, piece: EntrySpan, error: ArchiveError, first: int, behind: int) -> None:
-        """Say that archived records from `first` up to, not including, `behind` could not be read.
+    def step_over_archived(self, piece: EntrySpan, error: ArchiveError, first: int, stop: int) -> None:
+        """Say that archived records from `first` up to, not including, `stop` could not be read.
 
         Raises:
             SparkUseError: they are not proven lost, or a loss is not to be stepped over.
         """
         if not isinstance(error, ArchiveLostError):
             raise named(piece, error, _OUTAGE) from error
-        records = sum(end - start for start, end in intersect(((first, behind),), piece.offsets))
-        text = f"{error}: offsets {first} to {behind - 1}, up to {records:,} records of this read"
+        records = sum(end - start for start, end in intersect(((first, stop),), piece.offsets))
+        text = f"{error}: offsets {first} to {stop - 1}, up to {records:,} records of this read"
         self._lose(piece, text, 1, records)
 
     def step_over_ledger(self, piece: EntrySpan, why: str) -> int:
@@ -93,14 +93,14 @@ class TaskLosses:
         entries = piece.last_entry - piece.first_entry + 1
         origin = piece.origin
         if piece.archive is not None:
-            records = sum(behind - first for first, behind in piece.offsets)
+            records = sum(stop - first for first, stop in piece.offsets)
             what = f"{entries} archived row groups of offsets {piece.offsets[0][0]} to {piece.offsets[-1][1] - 1}"
         elif origin.end_offset is None:
             records, what = entries, f"offsets {piece.first_entry} to {piece.last_entry}"
         else:
             spans = intersect(((origin.first_offset, origin.end_offset),), piece.offsets)
             whole = (origin.last_entry or 0) + 1
-            records = sum(behind - first for first, behind in spans) * entries // whole
+            records = sum(stop - first for first, stop in spans) * entries // whole
             what = f"{entries} of the {whole} entries of offsets {origin.first_offset} to {origin.end_offset - 1}"
         text = f"ledger {origin.ledger_id}, {why}: {what}, about {records:,} records of this read"
         self._lose(piece, text, entries, records)
@@ -127,7 +127,7 @@ class TaskLosses:
         if not lost.are_proven:
             raise named(piece, error, _OUTAGE) from error
         kept = [] if span is None else intersect((span,), piece.offsets)
-        records = sum(behind - first for first, behind in kept)
+        records = sum(stop - first for first, stop in kept)
         where = f"entry {lost.first}" if lost.first == lost.last else f"entries {lost.first} to {lost.last}"
         what = "their offsets are counted with those of the entries before them"
         if span is not None:
@@ -204,7 +204,7 @@ async def why_lost(
         client: the cluster.
         log: the log's name; `log_id` its id.
         ledger_id: the ledger, which has no record in the metadata store.
-        first_offset: the first of its offsets; `end_offset` lies behind the last one.
+        first_offset: the first of its offsets; `end_offset` lies after the last one.
     """
     try:
         about = await client.log(log).describe(first_offset)

@@ -174,7 +174,7 @@ class EntryPacker:
 
     Attributes:
         first_offset: of records that have offsets already, the ledger's first one; their batches have a column `offset`
-            behind those of the log's schema. None: records are counted from 0 as they come.
+            after those of the log's schema. None: records are counted from 0 as they come.
         records: how many records the entries so far hold; `times` is the range of their times.
     """
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.log.archive import ArchiveLocation
-from quire.spark.decode import Origin
+from quire.spark.decode import SourceLedger
 from quire.spark.pushdown import EVERYTHING, Spans
 
 SPLIT_BYTES_MAX: Final = 256 << 20
@@ -37,7 +37,7 @@ class EntrySpan:
         copy: a file that has the records as well, for what the bookies do not serve.
     """
 
-    origin: Origin
+    origin: SourceLedger
     record: LedgerMetadata | None
     first_entry: int
     last_entry: int

@@ -22,7 +22,7 @@ from quire.log.archive import ArchiveLocation
 from quire.log.ledgers import read_one
 from quire.spark import archived, cluster, losses, seeking
 from quire.spark.as_of import extents
-from quire.spark.decode import Origin
+from quire.spark.decode import SourceLedger
 from quire.spark.extents import (
     Extent,
     begin_at,
@@ -95,7 +95,7 @@ def asked_of(options: ReadOptions, extent: Extent) -> tuple[int, int]:
     Raises:
         TrimmedError: the start was asked for by number and is not there any more.
         ReadUnavailableError: too few bookies respond to determine where the log ends.
-        SparkUseError: an offset lies behind the log's end.
+        SparkUseError: an offset lies beyond the log's end.
     """
     if LATEST in (options.starting.of(extent.name), options.ending.of(extent.name)):
         check_end_is_known(extent)
@@ -160,7 +160,7 @@ class _Ledger:
         size = self.item.bytes * (last - first + 1) // max(self.last_entry + 1, 1)
         gaps = bool(self.item.flags & ItemFlags.COMPACTED)
         item = self.item
-        origin = Origin(
+        origin = SourceLedger(
             self.log, item.ledger_id, item.first_offset, gaps, self.log_id, item.next_offset, self.last_entry
         )
         return EntrySpan(
@@ -271,10 +271,8 @@ async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent
 def _pieces_of_ledger(extent: Extent, spans: Spans) -> list[EntrySpan]:
     record = extent.record
     assert record is not None
-    origin = Origin(extent.name, record.ledger_id, 0)
+    origin = SourceLedger(extent.name, record.ledger_id, 0)
     return [
-        EntrySpan(
-            origin, record, first, behind - 1, extent.size * (behind - first) // extent.end, batches=False
-        )
-        for first, behind in spans
+        EntrySpan(origin, record, first, stop - 1, extent.size * (stop - first) // extent.end, batches=False)
+        for first, stop in spans
     ]

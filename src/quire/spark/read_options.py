@@ -314,7 +314,7 @@ def read_password(env: str | None, file: str | None) -> bytes:
     try:
         if env is not None:
             return (secret_of_environment(env) or "").encode()
-        return b"" if file is None else read_secret(Path(file), "password", exposed=True).encode()
+        return b"" if file is None else read_secret(Path(file), "password", others_may_read=True).encode()
     except MisuseError as error:
         raise use_error(f"{error} (option {'passwordFile' if env is None else 'passwordEnv'}).") from error
 

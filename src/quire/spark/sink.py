@@ -48,7 +48,7 @@ class TaskMessage(WriterCommitMessage):
 
 
 class _Sink:
-    """What both writers do.
+    """What the writers of batches and of streams have in common.
 
     Args:
         options: of the write.
@@ -134,7 +134,7 @@ class _Sink:
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what the tasks staged and no list holds: after a response that was lost, the lists may hold it."""
         self._failpoints.at("abort")
-        for message in _in_order(messages):
+        for message in _by_partition(messages):
             for share in message.shares:
                 if share.item is not None:
                     staged.discard_items(self._options, share.target, [share.item], self._failpoints)
@@ -160,7 +160,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the rows part of their logs."""
-        options, ordered = self._options, _in_order(messages)
+        options, ordered = self._options, _by_partition(messages)
         position = StagedPosition()
         if options.txn_version is not None:
             incarnation = ordered[0].by.incarnation if ordered else ""
@@ -192,7 +192,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make one batch part of its logs."""
-        ordered, options = _in_order(messages), self._options
+        ordered, options = _by_partition(messages), self._options
         with OneSentence():
             query = ordered[0].by.query if ordered else ""
             if not query and options.checkpoint is not None:
@@ -251,7 +251,7 @@ def _by(context: TaskContext | None, query: str, batch: int, incarnation: str, *
     return StagedBy(query, batch, incarnation, partition, attempt, platform.node(), consents)
 
 
-def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
+def _by_partition(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
     """The tasks' messages by partition, as far as they came: a failed task has none."""
     found = [message for message in messages if isinstance(message, TaskMessage)]
     return sorted(found, key=lambda message: message.by.partition)

@@ -108,7 +108,7 @@ class Failpoints:
 
     Attributes:
         at: called at each step of staging, commit and abort.
-        rules: the judgements of a commit.
+        rules: the rules of a commit.
         looks: whether an abort looks at the list before it deletes.
     """
 

@@ -57,7 +57,7 @@ class Limits(NamedTuple):
 
 
 class Stream:
-    """One stream.
+    """The reader of one structured stream.
 
     Args:
         options: what the user asked for.

@@ -134,8 +134,8 @@ def _read_entries(
             if not wanted.touches(header.min_ms, header.max_ms):
                 continue
             first = origin.first_offset + header.records_before
-            behind = origin.first_offset + header.records_through
-            for start, end in intersect(((first, behind),), piece.offsets):
+            stop = origin.first_offset + header.records_through
+            for start, end in intersect(((first, stop),), piece.offsets):
                 start, end = view.between(start - first, end - first)  # noqa: PLW2901 - records from here on
                 if start < end:
                     builder.add_batch(origin, entry_id, view, start, end)

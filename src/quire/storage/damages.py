@@ -14,7 +14,7 @@ from quire.storage.segments.findings import Damage
 
 
 class Damages:
-    """The damages of one bookie's disk.
+    """What is known to be damaged on one bookie's disk.
 
     Args:
         kept: what a start found; the list is kept up to date.
@@ -95,7 +95,7 @@ class Damages:
             self.more = 0
 
     def footer_replaced(self, file: str, data_end: int) -> None:
-        """A footer, behind the records that end here, is not read any more: the records were read instead."""
+        """A footer, after the records that end here, is not read any more: the records were read instead."""
         for damage in [one for one in self.kept if one.file == file and one.offset >= data_end]:
             self._over(damage)
 

@@ -19,7 +19,7 @@ from quire.wire.run import RunLocation, count_ids
 
 @dataclass(slots=True)
 class RangeHeld:
-    """What is here of a range.
+    """What a bookie's disk has of a range of entries.
 
     Every id from the range's first to `conclusive_through` that is in none of the runs, read or located, and in no unknown
     interval is not here. Runs may reach beyond the range. `damaged`: those of the unknown intervals whose bytes were read

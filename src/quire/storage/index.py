@@ -126,11 +126,11 @@ class RowTable:
         lacs: of each ledger that has rows here, the highest LAC that they carry.
     """
 
-    __slots__ = ("_ahead", "_dense", "_in_order", "_late", "_striped", "_terms", "lacs", "rows")
+    __slots__ = ("_ahead", "_dense", "_is_in_order", "_late", "_striped", "_terms", "lacs", "rows")
 
     def __init__(self) -> None:
         self.rows = bytearray()
-        self._in_order = True
+        self._is_in_order = True
         self.lacs: dict[int, int] = {}
         # The ledgers of the last rows, which are late, 8 bytes for each: big-endian ones are found fastest.
         self._late = bytearray()
@@ -190,7 +190,7 @@ class RowTable:
 
     def add_relocated(self, row: Row) -> None:
         """Take a row with the LSN that its run had before; it says nothing of the ledger's LAC."""
-        self._in_order = False
+        self._is_in_order = False
         self._index(row.ledger_id)
         index = len(self.rows) // ROW_BYTES
         self.rows += ROW.pack(*row)
@@ -318,7 +318,7 @@ class RowTable:
     def newest_lsn(self, ledger_id: int) -> int:
         """The highest LSN of a ledger's runs here."""
         maps = self._all_maps(ledger_id)
-        if self._in_order:
+        if self._is_in_order:
             return row_at(self.rows, max(max(one.rows) for one in maps)).lsn
         return max(row_at(self.rows, index).lsn for one in maps for index in one.rows)
 

@@ -354,7 +354,7 @@ class Journal:
 
         The first write to a reserved block makes the file system commit that the block is written now: a second write,
         which all bookies of a disk wait for in turn (docs/decisions/005). What is put meanwhile goes to the worker,
-        behind the zeros. A stream of large groups does not come here: it would only write everything twice.
+        after the zeros. A stream of large groups does not come here: it would only write everything twice.
         """
         segment = self.current
         if (

@@ -223,7 +223,7 @@ class LedgerStorage:
             chance: where nonces come from.
             served: this bookie has been up before: if no segment is there, all have been lost.
             stored: how far the cluster knows the directory to be: if it is older, anything may have been lost.
-            rules: the judgements; production passes the one true set.
+            rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 
         Raises:
             DamagedSegmentError: a segment's header is damaged, or a newer version wrote it.

@@ -33,7 +33,7 @@ from quire.storage.dead_ranges import Dead, living
 from quire.storage.formats.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
 from quire.storage.holding import RangeHeld, Segments, joined
 from quire.storage.index import RecentRuns, RowTable, RunPiece, dense_pieces, is_damaged, resolve, table_of
-from quire.storage.segments.extents import extents
+from quire.storage.segments.byte_ranges import byte_ranges
 from quire.storage.segments.findings import Damage
 from quire.storage.segments.footer_cache import FooterCache
 from quire.storage.segments.segment_files import SegmentFiles
@@ -65,7 +65,7 @@ Streams: TypeAlias = Callable[[], list[Iterator[RunPiece]]]
 
 
 class RunReader:
-    """Finds and reads runs.
+    """Finds and reads runs on a bookie's disk.
 
     Args:
         segments: the segments in use.
@@ -281,8 +281,8 @@ class RunReader:
             return self._fill(held, pieces, first, last, bytes_max, located=located)
         taken: list[RunPiece] = []
         self._fill(held, _noted(pieces, taken), first, last, bytes_max, located=located)
-        for extent in extents(piece for piece in taken if not self._in_memory(piece)):
-            self._files.release(*extent)
+        for byte_range in byte_ranges(piece for piece in taken if not self._is_in_memory(piece)):
+            self._files.release(*byte_range)
         return held
 
     def _fill(
@@ -348,14 +348,14 @@ class RunReader:
                     break
             if len(batch) > 1:
                 shortest = LOCATED_BYTES.start if located else math.inf
-                sent = (one for one in batch if one.row.body_bytes < shortest and not self._in_memory(one))
-                for extent in extents(sent):
-                    self._files.expect(*extent)
+                sent = (one for one in batch if one.row.body_bytes < shortest and not self._is_in_memory(one))
+                for byte_range in byte_ranges(sent):
+                    self._files.expect(*byte_range)
             yield from batch
             if size < bytes_max or not batch:
                 return
 
-    def _in_memory(self, piece: RunPiece) -> bool:
+    def _is_in_memory(self, piece: RunPiece) -> bool:
         return self._recent.get(piece.sequence, piece.row.offset) is not None
 
     def _take(
@@ -401,7 +401,7 @@ class RunReader:
             or is_damaged(row)
             or not piece.whole
             or _MUCH * count_ids(low, high, row.period, row.stripes) <= row.entries
-            or self._in_memory(piece)
+            or self._is_in_memory(piece)
         ):
             return None
         path = os.path.abspath(self._files.path(piece.sequence))  # noqa: PTH100 - for another process
@@ -516,7 +516,7 @@ def header_of(data: bytes, row: Row, seed: int) -> RecordHeader | None:
 
 
 def fitting_part(run: RunView, low: int, high: int, left: int, *, more: bool) -> tuple[int, int, int]:
-    """(first position, position behind the last, the id up to which they reach) of the entries that fit.
+    """(first position, position after the last, the id up to which they reach) of the entries that fit.
 
     One always does unless there is `more` in the response already; then the id may be below `low`.
     """

@@ -1,7 +1,7 @@
 """What holds the bytes of a bookie's segment files: each byte has one reason, and each reason has what ends it.
 
-And when space is wanted. Pure: figures of the segments and the disk come in, bytes by reason, sentences for people and a
-judgement come out.
+And whether the bookie needs space. Pure: figures of the segments and the disk come in, bytes by reason, sentences for people, and
+whether space is needed come out.
 
 Source: docs/operations.md, "What holds space"; `docs/formats/segment.md`.
 """
@@ -167,7 +167,7 @@ def bytes_by_reason(
 
 
 class SpaceContext(NamedTuple):
-    """What the sentences rest on.
+    """The figures that the sentences are made from.
 
     Attributes:
         free_percent: of the disk.
@@ -210,7 +210,7 @@ class Holding(NamedTuple):
 
 _WHAT: Final[dict[Reason, str]] = {
     Reason.LIVE: "entries of ledgers",
-    Reason.GRACE: "copies that the ledgers' records do not give this bookie, in their time of grace",
+    Reason.GRACE: "copies that the ledgers' records do not give this bookie, in their grace period",
     Reason.OVER_REPLICATED: "such copies that were kept, because other bookies have not listed theirs",
     Reason.ORPHANS: "ledgers without a record, and without a proof that they were deleted",
     Reason.STOPPED: "deleted ledgers that the collector may not drop",

@@ -52,7 +52,7 @@ def span_of(sequence: int, entry: DirectoryEntry) -> Span:
 
 
 class StoredLedger:
-    """One ledger.
+    """What storage keeps in memory of one ledger.
 
     Attributes:
         facts: all that is durably known besides entries; None if only entries were put, or only a shrunk tombstone is
@@ -159,7 +159,7 @@ class StoredLedger:
     def spans_within(self, first: int, last: int) -> Iterator[Span]:
         """The sealed segments that may hold some of first..last, by first id; each is looked for when it is asked for.
 
-        The first is found by bisection: of many segments, those before and behind cost nothing.
+        The first is found by bisection: of many segments, those before and after cost nothing.
         """
         spans = self.spans
         if not spans:
@@ -188,7 +188,7 @@ DUE_MS: Final = 1 << 16
 
 
 class States:
-    """All ledgers of a bookie.
+    """What storage keeps in memory of all ledgers of a bookie.
 
     Args:
         ledgers: whatever a start found, deleted ledgers and shrunk tombstones too.

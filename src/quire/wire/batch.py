@@ -471,7 +471,7 @@ def with_gaps(entry: bytes, positions: Sequence[int]) -> bytes:
 
 
 def _split(header: BatchHeader, body: memoryview) -> tuple[memoryview, memoryview, tuple[int, ...]]:
-    """The codec's part of a body, the table of positions behind it, and the positions."""
+    """The codec's part of a body, the table of positions after it, and the positions."""
     at = len(body) - 4 * header.count
     if at < 0:
         raise malformed(f"{header.count} positions do not fit a body of {len(body)} bytes")

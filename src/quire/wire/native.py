@@ -103,7 +103,7 @@ class BodyParts:
             MalformedFrameError: something does.
         """
         if self.left():
-            msg = f"a {self._what} has {self.left()} bytes behind its end"
+            msg = f"a {self._what} has {self.left()} bytes beyond its end"
             raise MalformedFrameError(msg)
 
 

@@ -41,7 +41,7 @@ ANY_TERM: Final = 2**64 - 1
 BY_ID: Final = 2**64 - 2
 """In place of an origin term: of each id the entry that was put last, whatever its origin term, which its run names."""
 WHOLE_LIST: Final = -1
-"""The next id of a page behind which there is nothing."""
+"""The next id of a page after which there is nothing."""
 PAGE_INTERVALS: Final = 16 * 1024
 """Intervals of a page, if the request wants no fewer."""
 LACS_MAX: Final = 4096

@@ -79,7 +79,7 @@ HELLO_FIELDS = Layout(
     ],
 )
 HELLO_TEXTS = NamedValues(
-    "Hello, behind its fixed fields",
+    "Hello, after its fixed fields",
     {
         "1st text": ("cluster instance", _SAID),
         "2nd text": ("bookie id that is meant", _SAID),
@@ -97,7 +97,7 @@ HELLO_ANSWER_FIELDS = Layout(
     ],
 )
 HELLO_ANSWER_TEXTS = NamedValues(
-    "Answer to a hello, behind its fixed fields",
+    "Answer to a hello, after its fixed fields",
     {
         "1st text": ("bookie id", _ANSWERED),
         "2nd text": ("cluster instance", _ANSWERED),
@@ -177,7 +177,7 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def decode_hello(body: Buffer) -> Hello:
-    """A hello from the bytes between its length and its checksum; what a later version adds behind it is left alone.
+    """A hello from the bytes between its length and its checksum; what a later version adds after it is left alone.
 
     Raises:
         MalformedFrameError: it is cut or not text.

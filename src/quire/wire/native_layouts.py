@@ -94,7 +94,7 @@ LOCATION_FIELDS = Layout(
     ],
 )
 LAC_FIELDS = Layout(
-    "Answer to READ_LAC, behind its two parts",
+    "Answer to READ_LAC, after its two parts",
     [Field("LAC's term", "Q", _ANSWERED), Field("LAFR", "q", _ANSWERED)],
 )
 PAGE_FIELDS = Layout(

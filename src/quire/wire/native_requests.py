@@ -73,7 +73,7 @@ _SHORT_RUN: Final = 64
 _TABLES: Final = [struct.Struct(f">{count}I") for count in range(_SHORT_RUN)]
 
 JOINED_BYTES_MAX: Final = 2048
-"""A run up to this long is copied behind its header, once for all bookies."""
+"""A run up to this long is copied after its header, once for all bookies."""
 ADDED: Final = AddReply(Answer.OK)
 """Nearly every response to an add."""
 _FOLLOWED: Final = AddReply(Answer.OK, followed=True)

@@ -209,7 +209,7 @@ def decode_request(frame: Buffer) -> Request:
 
 
 def _fence_key(frame: Buffer, at: int, version: int, flags: int) -> bytes:
-    """The key behind a read: it is there when the read fences, since version 2 of the packets."""
+    """The key after a read: it is there when the read fences, since version 2 of the packets."""
     if not flags & V2Flag.DO_FENCING or version < 2:
         return b""
     _need(len(frame), at + KEY_BYTES, "a fencing read")

@@ -257,7 +257,7 @@ def around_add(
         body_size: the bytes of the entry.
 
     Returns:
-        What comes before the transaction id, between it and the entry id, behind that, and behind the entry.
+        What comes before the transaction id, between it and the entry id, after that, and after the entry.
     """
     urgent = b"\x20" + number(priority) if priority else b""
     ledger = b"\x08" + number(ledger_id) + b"\x10"

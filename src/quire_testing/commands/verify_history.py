@@ -42,13 +42,13 @@ def verify_history(files: FilesArgument, as_json: JsonOption = False) -> None:
         sources = [
             HistoryFile(opened.enter_context(_open(name)), "" if len(files) == 1 else name) for name in files
         ]
-        court = Judge(hash_digits=sources[0].hash_digits)
+        judge = Judge(hash_digits=sources[0].hash_digits)
         with out.progress("judging", unit="events") as progress:
             for count, event in enumerate(merged(sources), 1):
-                court.see(event)
+                judge.see(event)
                 if count % PROGRESS_EVERY == 0:
                     progress.advance(PROGRESS_EVERY)
-        verdict = court.finish()
+        verdict = judge.finish()
     for source in sources:
         if source.torn:
             out.note(f"{source.name or files[0]}: the last line was cut off and left out")

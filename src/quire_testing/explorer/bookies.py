@@ -141,7 +141,7 @@ class BookieDriver:
 
     Args:
         configuration: the world's size.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
         kind: the machine.
     """
 

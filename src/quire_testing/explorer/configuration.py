@@ -1,4 +1,4 @@
-"""How large a world is explored and what may go wrong in it. A budget is part of a configuration's name.
+"""How large a world is explored, and its budget: how often which fault may come. A world's name shows all of it.
 
 Source: BookKeeper protocol, "Ledgers": E >= Qw >= Qa.
 """

@@ -1,4 +1,4 @@
-"""The mutants of a bookie's identity: one judgement of starts or of pauses taken out of each.
+"""The mutants of a bookie's identity: one rule of starts or of pauses taken out of each.
 
 Source: docs/decisions/015-who-a-directory-is.md.
 """

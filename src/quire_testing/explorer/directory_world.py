@@ -113,7 +113,7 @@ class DirectoryWorld:
 
     Args:
         configuration: the size.
-        switches: the judgements.
+        switches: the rules.
     """
 
     def __init__(self, configuration: DirectoryConfiguration, switches: Switches = SHIPPED) -> None:

@@ -25,7 +25,7 @@ class Mutant(Generic[C_co]):
     """One fix taken out.
 
     Attributes:
-        name: its row in the table of defects and mutations, or the rule's name.
+        name: its name in docs/counterexamples.md, "All of them": a number behind D or X, or a few words.
         what: what is wrong now.
         switches: what runs instead.
         configuration: where it shows; its type says in which world.

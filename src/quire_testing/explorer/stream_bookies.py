@@ -62,7 +62,7 @@ class StreamBookies:
     Args:
         ensemble_size: E.
         write_quorum: Qw.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
         kind: the machine.
         fencing: whether terms only fence.
     """

@@ -66,7 +66,7 @@ class StreamWorld:
 
     Args:
         configuration: the size.
-        switches: the machines and judgements.
+        switches: the machines and rules.
     """
 
     def __init__(self, configuration: StreamConfiguration, switches: Switches = SHIPPED) -> None:

@@ -1,4 +1,4 @@
-"""Which classes and judgements a world is made of. The default is what ships; a mutant replaces one part."""
+"""Which classes and rules a world is made of. The default is what ships; a mutant replaces one part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quire_testing.explorer.patches import Patch, applied
 
 
 class Rules(RecoveryRules, BookieRules, RepairRules, LogRules):
-    """Every judgement: what runs here is of all rooms at once."""
+    """Every rule of `core`: a world runs machines of all rooms."""
 
 
 RULES = Rules()
@@ -36,7 +36,7 @@ class Switches:
 
     Attributes:
         faults: the fields that are faults of the world, here of its metadata store.
-        rules: the judgements of every machine.
+        rules: the rules of every machine.
         writer, recovery, take_over, repair, log, trim, collector, bookie, bundle: the machines; of a bookie, that of one
             ledger; of a bundle, its acknowledgements.
         patches: other source for functions that ship, while this is `applied`.

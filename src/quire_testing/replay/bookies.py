@@ -90,7 +90,7 @@ class Bookie:
         number: in its name.
         stage: what it runs on.
         network: where it is reached.
-        rules: its judgements.
+        rules: the protocol's rules (`core/rules.py`).
         clock: time.
         space: the cluster's metadata.
         machine: decides for its ledger.

@@ -149,7 +149,7 @@ class Recorder:
     """Makes recording machines and keeps what they write down.
 
     Attributes:
-        rules: their judgements.
+        rules: the protocol's rules (`core/rules.py`).
         writer, recovery, repair: the classes they are made from.
         logs: one for each machine made, in order.
         keeps: whether copies of the machines are kept.

@@ -29,7 +29,7 @@ class StreamReading:
     Args:
         passing: answers them at once.
         bookies: of the world.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
         space: the cluster's metadata.
     """
 

@@ -42,7 +42,7 @@ class Parts:
     """What programs are made of; a mutant has another part.
 
     Attributes:
-        rules: the judgements of bookies.
+        rules: the protocol's rules (`core/rules.py`).
         machines: of clients.
         patches: other source for functions, while it runs.
         blind: a metadata store that does not compare.

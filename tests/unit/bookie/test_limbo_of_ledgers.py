@@ -222,7 +222,7 @@ async def test_a_fence_that_arrives_meanwhile_wins(at: World) -> None:
 async def test_without_an_answer_of_the_store_runs_are_refused(
     at: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_reads, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(record_reads, "READ_TIMEOUT_SECONDS", 0.1)
     adds = await asking(at, 2)
     assert await asyncio.gather(*adds) == [Answer.READ_ONLY] * 2
     gate_of(at).set()

@@ -230,7 +230,7 @@ async def test_an_older_record_refuses_nobody(at: World) -> None:
 async def test_a_store_that_is_away_makes_no_negative_and_stops_no_ledger_that_is_known(
     at: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_reads, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(record_reads, "READ_TIMEOUT_SECONDS", 0.1)
     store: AwayStore = await over(at, AwayStore(at.store._space))
     known = access(1)
     assert await at.add(known, [0]) is Answer.OK

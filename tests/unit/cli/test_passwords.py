@@ -81,7 +81,7 @@ def of_sparks_environment(path: Path) -> str:
 
 
 def of_a_key(path: Path) -> str:
-    return read_secret(path, "key password", exposed=True)
+    return read_secret(path, "key password", others_may_read=True)
 
 
 SURFACES = (of_the_command_line, of_the_environment, of_spark, of_sparks_environment, of_a_key)

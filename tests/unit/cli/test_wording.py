@@ -11,7 +11,7 @@ import pytest
 import quire
 from quire import blocking
 from quire.cli.console.failures import describe
-from quire.cli.console.wording import COMMANDS, OPTIONS, shell_words
+from quire.cli.console.wording import COMMANDS, OPTIONS, for_command_line
 from quire.core.errors import NoSuchLogError
 from quire.core.ledger.quorum import check_min_present
 from support.commands import every_command
@@ -82,7 +82,7 @@ def test_settings_become_options() -> None:
         check_min_present(9, 3, 2)
     assert str(describe(caught.value)["message"]).startswith("--min-present (9), the bookies")
     assert (
-        shell_words("raise `ClientConfig.frame_bytes_max`; `own` is {}", {})
+        for_command_line("raise `ClientConfig.frame_bytes_max`; `own` is {}", {})
         == "raise --frame-bytes-max; `own` is {}"
     )
 

@@ -326,14 +326,14 @@ def test_a_lac_of_a_term_that_the_record_does_not_reach_is_not_used():
         machine.out = []
         machine.answered(0, Answer.OK, 3, 1)
         machine.answered(1, Answer.OK, 7, 2)
-        assert machine.out == [LacFound(3, behind=True)]
+        assert machine.out == [LacFound(3, record_is_stale=True)]
     machine = LacMachine(between.last_fragment.ensemble, 3, 2, record=between.opened(3, between.fragments))
     machine.read()
     machine.out = []
     machine.answered(0, Answer.UNREACHABLE, NO_ENTRY)
     machine.answered(1, Answer.OK, 7, 2)
     machine.answered(2, Answer.UNREACHABLE, NO_ENTRY)
-    assert machine.out == [LacUnavailable(("b0", "b2"), 7, behind=False)]
+    assert machine.out == [LacUnavailable(("b0", "b2"), 7, record_is_stale=False)]
 
 
 def test_a_lac_of_an_earlier_term_is_one_of_its_own_entries():
@@ -345,7 +345,7 @@ def test_a_lac_of_an_earlier_term_is_one_of_its_own_entries():
         machine.out = []
         machine.answered(0, Answer.OK, 7, 1)
         machine.answered(1, Answer.OK, *told)
-        assert machine.out == [LacFound(known, behind=False)]
+        assert machine.out == [LacFound(known, record_is_stale=False)]
 
 
 def test_an_add_that_a_newer_term_refuses_ends_the_writer_with_what_can_be_resolved():

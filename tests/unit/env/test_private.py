@@ -115,12 +115,12 @@ def test_a_file_with_a_secret_that_others_can_read_is_warned_of(
 ) -> None:
     caplog.set_level(logging.WARNING)
     path = tmp_path / "jaas.conf"
-    private.warn_of_exposed(path, "passwords")
+    private.warn_if_others_may_read(path, "passwords")
     path.touch(0o600)
-    private.warn_of_exposed(path, "passwords")
+    private.warn_if_others_may_read(path, "passwords")
     assert caplog.messages == []
     path.chmod(0o644)
-    private.warn_of_exposed(path, "passwords")
+    private.warn_if_others_may_read(path, "passwords")
     assert caplog.messages == [
         f"{path} holds passwords and can be read by other users: run `chmod 600 {path}`"
     ]

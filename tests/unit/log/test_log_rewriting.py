@@ -149,7 +149,7 @@ async def test_a_nameless_batch_whose_ledger_may_have_left_the_list_is_not_commi
             assert await values(log, 5) == ([b"new", *others] if done else [*others, b"new"])
         else:
             before = [] if way == "truncated" else [b"new", b"x", b"y"] if done else [b"x", b"y"]
-            with pytest.raises(MetadataUnknownError, match="rewritten or truncated behind offset 5"):
+            with pytest.raises(MetadataUnknownError, match="rewritten or truncated after offset 5"):
                 await committer.commit()
             start = (await log.describe()).start_offset
             assert await values(log, max(start, 5)) == before

@@ -26,7 +26,7 @@ def backlogs_of(shapes):
     out = []
     for number, (lengths, start, size) in enumerate(shapes):
         stretches = dense(lengths, size)
-        end = stretches[-1].behind
+        end = stretches[-1].stop
         out.append(Backlog(f"log{number}", min(start, end), end, stretches))
     return out
 

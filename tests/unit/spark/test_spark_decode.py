@@ -8,7 +8,7 @@ from pyspark.sql.types import StructField, StructType
 
 from quire.core.errors import PeerError
 from quire.log.times import TIME_MS_MAX, TIME_MS_MIN
-from quire.spark.decode import ArrowBuilder, Origin, check_follows
+from quire.spark.decode import ArrowBuilder, SourceLedger, check_follows
 from quire.spark.options import SparkUseError
 from quire.spark.schema import COLUMNS, project
 from quire.wire.batch import BatchView, encode_batch, with_gaps
@@ -20,7 +20,7 @@ def columns(*names):
 
 
 EVERYTHING = columns(*COLUMNS)
-ORIGIN = Origin("orders", 17, 1000)
+ORIGIN = SourceLedger("orders", 17, 1000)
 
 
 def view_of(values, **more):
@@ -134,7 +134,7 @@ def test_a_batch_ends_at_its_decoded_bytes(compression):
 
 def test_opaque_entries_have_a_value_and_their_id():
     builder = ArrowBuilder(EVERYTHING, 10)
-    origin = Origin("ledger:17", 17, 0)
+    origin = SourceLedger("ledger:17", 17, 0)
     builder.add_entries(origin, 3, [memoryview(b"payload 3"), b"payload 4"])
     builder.add_entries(origin, 7, [b""])
     (batch,) = builder.take()

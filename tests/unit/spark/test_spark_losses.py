@@ -23,7 +23,7 @@ from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy
 from quire.spark import cluster as cluster_of_process
 from quire.spark import planning, tasks
-from quire.spark.decode import Origin
+from quire.spark.decode import SourceLedger
 from quire.spark.jobs import archive, compact, lists, materialise, scrub
 from quire.spark.jobs.compact import CompactUnit
 from quire.spark.jobs.newest import KeptOffsets
@@ -369,7 +369,7 @@ def test_archived_records_of_a_log_that_was_deleted_are_counted_by_offset(caplog
     location = ArchiveLocation("file:/files", "ab" * 16, 100, 400, "digest")
     spans = ((100, 150), (200, 300))
     piece = EntrySpan(
-        Origin("orders", 7, 100), None, 1, 3, 999, batches=False, offsets=spans, archive=location
+        SourceLedger("orders", 7, 100), None, 1, 3, 999, batches=False, offsets=spans, archive=location
     )
     assert TaskLosses(options).step_over_ledger(piece, "whose log was deleted") == 3
     assert (

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import DigestType, new_ledger
-from quire.spark.decode import Origin
+from quire.spark.decode import SourceLedger
 from quire.spark.packing import EntrySpan, pack, usual_split
 
 RECORD = new_ledger(
@@ -14,7 +14,9 @@ RECORD = new_ledger(
 
 
 def piece(ledger, first, entries, size):
-    return EntrySpan(Origin("orders", ledger, 0), RECORD, first, first + entries - 1, size, batches=True)
+    return EntrySpan(
+        SourceLedger("orders", ledger, 0), RECORD, first, first + entries - 1, size, batches=True
+    )
 
 
 pieces_of = st.lists(

@@ -21,11 +21,11 @@ def right(offset):
     return record(offset, WRITER.key(offset), WRITER.value(offset))
 
 
-def verdict(records, first=0, behind=10):
+def verdict(records, first=0, stop=10):
     found = soak.SoakVerdict(WRITER)
     for one in records:
         found.take(one)
-    facts = found.facts(first, behind)
+    facts = found.facts(first, stop)
     return tuple(facts[name] for name in soak.VERDICTS)
 
 
@@ -64,7 +64,7 @@ def test_a_plan_is_the_same_each_time_and_covers_every_record_thrice():
             for group in work.rounds
             for unit in group
             if unit.step == step
-            for n in range(unit.first, unit.behind)
+            for n in range(unit.first, unit.stop)
         ]
         assert sorted(covered) == [(log, n) for log in work.logs for n in range(28)]
     names = [unit.name for group in work.rounds for unit in group]

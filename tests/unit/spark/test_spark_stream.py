@@ -61,8 +61,8 @@ class Query:
         for task in await self.stream.plan(self.at.client, start, end):
             for piece in task.pieces:
                 log = self.at.log(piece.origin.log)
-                for first, behind in piece.offsets:
-                    found += [(piece.origin.log, record.offset) async for record in log.read(first, behind)]
+                for first, stop in piece.offsets:
+                    found += [(piece.origin.log, record.offset) async for record in log.read(first, stop)]
         return found
 
 

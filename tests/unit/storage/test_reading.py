@@ -7,7 +7,7 @@ import pytest
 from quire.storage.config import StorageConfig
 from quire.storage.formats.footer_format import OFFSET_UNIT, Row
 from quire.storage.index import RunPiece
-from quire.storage.segments.extents import JOINED_GAP_BYTES, extents
+from quire.storage.segments.byte_ranges import JOINED_GAP_BYTES, byte_ranges
 from quire.storage.segments.segment_files import SegmentFiles
 from quire.wire.stored_record import RECORD_HEADER_BYTES
 from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, read_all, settle
@@ -23,13 +23,13 @@ def piece_at(sequence: int, offset: int, size: int) -> RunPiece:
 
 def test_neighbours_in_a_segment_are_fetched_as_one() -> None:
     gap = JOINED_GAP_BYTES
-    assert extents([]) == []
-    assert extents([piece_at(1, 4096, 800), piece_at(1, 4896, 800)]) == [(1, 4096, 1600)]
-    assert extents([piece_at(1, 4096, 800), piece_at(1, 4896 + gap, 800)]) == [(1, 4096, 1600 + gap)]
+    assert byte_ranges([]) == []
+    assert byte_ranges([piece_at(1, 4096, 800), piece_at(1, 4896, 800)]) == [(1, 4096, 1600)]
+    assert byte_ranges([piece_at(1, 4096, 800), piece_at(1, 4896 + gap, 800)]) == [(1, 4096, 1600 + gap)]
     far = [piece_at(1, 4096, 800), piece_at(1, 4904 + gap, 800)]
-    assert extents(far) == [(1, 4096, 800), (1, 4904 + gap, 800)]
-    assert len(extents([piece_at(1, 4096, 800), piece_at(2, 4896, 800)])) == 2
-    assert len(extents([piece_at(1, 4896, 800), piece_at(1, 4096, 800)])) == 2
+    assert byte_ranges(far) == [(1, 4096, 800), (1, 4904 + gap, 800)]
+    assert len(byte_ranges([piece_at(1, 4096, 800), piece_at(2, 4896, 800)])) == 2
+    assert len(byte_ranges([piece_at(1, 4896, 800), piece_at(1, 4096, 800)])) == 2
 
 
 def test_all_runs_of_an_answer_are_expected_before_the_first_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

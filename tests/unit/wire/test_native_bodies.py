@@ -197,7 +197,7 @@ BAD = {
     "a count of 2 does not fit into 55 bytes": lambda: native_bodies.decode_lacs(
         struct.pack(">I", 2) + bytes(55)
     ),
-    "has 1 bytes behind its end": lambda: native_bodies.decode_lacs(struct.pack(">I", 0) + b"x"),
+    "has 1 bytes beyond its end": lambda: native_bodies.decode_lacs(struct.pack(">I", 0) + b"x"),
     "in its explicit LAC body": lambda: native_bodies.decode_lacs(
         struct.pack(">I", 1) + bytes(53) + b"\0\1"
     ),

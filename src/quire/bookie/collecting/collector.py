@@ -1,10 +1,11 @@
 """A bookie's collector: drops the entries of ledgers that were deleted, on a proof.
 
-`core/bookie/garbage.py` says what a proof is. Here are its questions to the metadata store, the last look before each drop, and
-the turns that the loop gets in between: no stretch of work is longer than `SLICE` ledgers.
+`core/bookie/garbage.py` says what a proof is. Here are the requests to the metadata store, the last look at a record before each
+drop, and the pauses in which the event loop serves others: no stretch of work is longer than `SLICE` ledgers.
 
-One pass: raise the own counter; compare what is here with the records, page by page; fetch the tombstones; look once
-more at what is to go, and drop it; keep the evidence on disk; publish the watermark, and end the tombstones that every
+One pass: raise the bookie's pass counter in the store; compare the ledgers that it holds with the records, page by page; fetch
+the tombstones; look once more at the ledgers that are to be dropped, and drop them; keep what was found on disk; publish the
+*watermark* (the revision up to which this bookie has dropped all deleted ledgers), and delete the tombstones that every
 bookie's watermark has passed.
 
 Source: BookKeeper overview, "Bookkeeper metadata management": bookies "cleanup ledgers that get deleted";

@@ -54,7 +54,7 @@ class Doomed(NamedTuple):
 
 @dataclass(slots=True)
 class Tombstones:
-    """The tombstones of the store.
+    """The tombstones of deleted ledgers in the metadata store.
 
     Attributes:
         marks: of the ledgers that were asked for: what each says, and its version.

@@ -32,7 +32,7 @@ async def take_slices(
     *,
     rest: Callable[[], float] | None = None,
 ) -> Result:
-    """Take all slices of some work, with a turn of the loop behind each.
+    """Take all slices of some work, with a turn of the loop after each.
 
     Args:
         slices: the work.

@@ -27,7 +27,7 @@ PAUSE_SECONDS_MAX: Final = 60.0
 
 
 class LostLedgers:
-    """The search of one bookie.
+    """One bookie's search for the ledgers whose entries it may have lost.
 
     Args:
         bookie_id: which records name it.

@@ -2,7 +2,7 @@
 
 `core/bookie/over_replication.py` says which entries are over-replicated, and what has to be known before they go. Here
 are the looks at the records, in passes of the collector: a pass looks at so many ledgers for the first time, and finishes
-with those of which the time of grace is over.
+with those whose grace period is over.
 
 Source: docs/protocol/collection.md, "Over-replicated entries".
 """
@@ -65,7 +65,7 @@ class LookedAt(NamedTuple):
 
 @dataclass(slots=True)
 class OverReplicationReport:
-    """What operators are shown.
+    """What operators are shown of over-replicated entries.
 
     Attributes:
         dropped: ledgers of which something was dropped, by this process.
@@ -77,16 +77,16 @@ class OverReplicationReport:
 
 
 class OverReplicationCollector:
-    """One bookie's.
+    """Drops one bookie's over-replicated entries.
 
     Args:
         bookie_id: whose.
         storage: its disk.
         ledgers: drops there.
         records: of all ledgers.
-        clock: for the time of grace.
+        clock: for the grace period.
         grace_ms: between a first look and the pending deletion.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
 
     Attributes:
         report: what operators are shown.

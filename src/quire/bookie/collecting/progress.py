@@ -17,7 +17,7 @@ STUCK_MS_MIN: Final = 15_000
 
 
 class TaskProgress:
-    """When a task moved last.
+    """When a background task last made progress.
 
     Args:
         interval_ms: how often it begins anew; 0: it does not run by itself, and is never stuck while it waits.

@@ -38,7 +38,7 @@ _NEVER: Final = 1 << 64
 
 
 class SpaceReport:
-    """One bookie's.
+    """What holds the space of one bookie's disk.
 
     Args:
         config: its intervals and its directory.

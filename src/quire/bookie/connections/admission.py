@@ -26,7 +26,7 @@ C = TypeVar("C", bound=Newcomer)
 
 
 class Admission(Generic[C]):
-    """The connections of one bookie.
+    """The connections of one bookie; the oldest newcomers make room when there are too many.
 
     Args:
         shares: how many there may be.
@@ -70,7 +70,7 @@ class Admission(Generic[C]):
             self._none_left.set()
 
     async def end_all(self) -> None:
-        """End all connections behind what was written; those whose clients do not read it, after a moment."""
+        """End all connections after what was written; those whose clients do not read it, after a moment."""
         for connection in list(self.connections):
             if connection.transport is not None:
                 connection.transport.close()

@@ -64,7 +64,7 @@ class BookKeeperConnection(ClientConnection):
             self._door.secured()
 
     def shut(self) -> None:
-        """End the connection; what it sent behind its last request counts for nothing."""
+        """End the connection; what it sent after its last request counts for nothing."""
         self._chunks.clear()
         self.enter(SHUT)
         if self.transport is not None:

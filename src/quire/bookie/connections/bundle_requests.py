@@ -46,7 +46,7 @@ class BundledRows(NamedTuple):
 
 
 class BundleRequests:
-    """The bundles of one client.
+    """Serves the bundles (adds of several ledgers in one frame) of one client.
 
     Args:
         owner: the client's connection.

@@ -274,7 +274,7 @@ class ClientConnection(FrameProtocol, WaitingClient):
     ) -> Callable[[Answer], None]:
         """What to call when the event that a response waited for has happened: `callback`, if the client reads.
 
-        Else `retry` serves the request, behind those that wait, when it does: by then nothing is to be waited for.
+        Else `retry` serves the request, after those that wait, when it does: by then nothing is to be waited for.
         """
 
         def happened(answer: Answer) -> None:

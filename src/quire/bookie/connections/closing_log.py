@@ -10,7 +10,7 @@ LINES_A_SECOND: Final = 20
 
 
 class ClosingLog:
-    """Writes those lines.
+    """Logs why connections were closed, not more than so many lines at a time.
 
     Args:
         log: where to.

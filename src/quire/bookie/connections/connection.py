@@ -161,7 +161,7 @@ class Connection(ClientConnection):
             self.opened()
 
     def _shut(self) -> None:
-        """End the connection; what it sent behind its last request counts for nothing."""
+        """End the connection; what it sent after its last request counts for nothing."""
         self.drop_requests()
         self.enter(SHUT)
         if self.transport is not None:

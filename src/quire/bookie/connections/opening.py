@@ -1,4 +1,4 @@
-"""What a client must have done before a bookie serves it: TLS, and its name. Only where the bookie asks for either.
+"""What a client must have done before a bookie serves it: TLS, and authentication. Only where the bookie asks for either.
 
 They are required until a connection is open, and are removed then: later requests are not checked for them.
 

@@ -13,7 +13,7 @@ POLLS_MAX: Final = 4096
 
 
 class Polls:
-    """What one connection waits for.
+    """The long polls of one connection.
 
     Args:
         ledgers: the bookie's.

@@ -49,7 +49,7 @@ class ResponseBackPressure:
             self._taken -= size
             self._share()
 
-    def patience(self, usual_seconds: float) -> float:
+    def stall_seconds_max(self, usual_seconds: float) -> float:
         """How long a client may read nothing before it is cut off, in seconds."""
         return STALL_SECONDS if 2 * self._taken > self._bytes_max else usual_seconds
 

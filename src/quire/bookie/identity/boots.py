@@ -11,7 +11,7 @@ from quire.core.bookie.boot import BootState, Claim, Marker, claim, older_direct
 from quire.core.errors import AlreadyExistsError, IdentityReplacedError, MetadataUnknownError
 from quire.core.ids import BookieId
 from quire.metadata.keys import boot_key
-from quire.metadata.patience import Turns
+from quire.metadata.retries import Attempts
 from quire.metadata.store import KeyMissingError, MetadataStore, VersionConflictError
 from quire.wire.store_records import StoredBoot, decode_boot, encode_boot
 
@@ -65,9 +65,9 @@ class BootRecord:
             IdentityReplacedError: another process has the bookie's identity.
             QuireError: the store does not take it now; trying again may help.
         """
-        turns = Turns(f"{self._key} was written")
+        attempts = Attempts(f"{self._key} was written")
         while True:
-            await turns.another()
+            await attempts.another()
             if claim(self.stored, own) is Claim.ANOTHER:
                 raise self._replaced(own)
             try:

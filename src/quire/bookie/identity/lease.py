@@ -1,4 +1,4 @@
-"""Checks that this process owns its bookie's identity, defers responses while that is unknown, and else ends it.
+"""Checks that this process owns its bookie's identity, defers responses while that is unknown, and ends the process when another one has it.
 
 `core/bookie/identity_lease.py` decides; this asks the metadata store, and keeps the record of the bookie's boots,
 outside the data path: a store that is silent delays that record and nothing else.
@@ -60,7 +60,7 @@ class IdentityLease:
         clock: goes on while the machine sleeps.
         session_timeout_ms: how long a registration may outlive its owner.
         connections: whose responses are deferred.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 
     Attributes:
         pending: adds, fences and negative responses wait.

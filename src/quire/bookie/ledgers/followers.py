@@ -29,7 +29,7 @@ class Poll:
 
 
 class Followers:
-    """The polls of one bookie.
+    """The readers that wait for LACs at one bookie, and the ledgers that they follow.
 
     Attributes:
         polls: the polls of each ledger with one.

@@ -101,6 +101,8 @@ def ledger_info(machine: BookieLedgerMachine, last_entry: int, *, damaged: bool)
         machine: the ledger's.
         last_entry: the highest entry that is here, -1 if none is.
         damaged: some entry that is here is known to be damaged.
+
+    The keys that begin with `doubt` are about its limbo: since which LSN, and which entries; programs read these names.
     """
     facts = machine.facts
     limbo = facts.limbo
@@ -140,7 +142,7 @@ class Ledgers:
         storage: the bookie's disk.
         written: called at the end of each turn in which something was put; what was written at once in it can be
             answered now, not a turn later.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 
     Attributes:
         followers: who waits for a LAC.

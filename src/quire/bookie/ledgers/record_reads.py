@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 READING_MAX: Final = 16
 """So many records are read at one time; others wait for their turn."""
-PATIENCE_SECONDS: Final = 5.0
+READ_TIMEOUT_SECONDS: Final = 5.0
 """So long after it was asked for, a record that did not come does not come."""
 
 ReadOutcome: TypeAlias = LedgerMetadata | QuireError
@@ -33,7 +33,7 @@ OnRecord: TypeAlias = Callable[[int, ReadOutcome], None]
 
 
 class RecordReads:
-    """The reads of one bookie.
+    """One bookie's reads of the records of ledgers.
 
     Attributes:
         listeners: get every record that was read, before the request that asked for it.
@@ -57,7 +57,7 @@ class RecordReads:
         Args:
             ledger_id: whose.
             on_record: called with the record; NoSuchLedgerError, CorruptMetadataError or the store's error; StoreAwayError
-                after `PATIENCE_SECONDS`.
+                after `READ_TIMEOUT_SECONDS`.
         """
         if self._is_closed:
             return
@@ -79,7 +79,7 @@ class RecordReads:
 
     def _enqueue(self, ledger_id: int, asked: list[OnRecord]) -> None:
         self._asked[ledger_id] = asked
-        self._waiting.append((ledger_id, asyncio.get_running_loop().time() + PATIENCE_SECONDS))
+        self._waiting.append((ledger_id, asyncio.get_running_loop().time() + READ_TIMEOUT_SECONDS))
 
     def cached(self, ledger_id: int) -> LedgerMetadata | None:
         """A record from memory, possibly an older one. None: it must be read."""
@@ -137,6 +137,6 @@ class RecordReads:
                 log.exception("reading the record of ledger %d", ledger_id)
             msg = (
                 f"the metadata store did not return the record of ledger {ledger_id} within "
-                f"{PATIENCE_SECONDS:g} s"
+                f"{READ_TIMEOUT_SECONDS:g} s"
             )
             return StoreAwayError(msg, ledger_id=ledger_id)

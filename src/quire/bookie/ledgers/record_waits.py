@@ -5,7 +5,7 @@ record at the first request for a ledger, and compares the key. What comes meanw
 same read; then it is decided in its order. That there is no record is never cached: the id may be assigned later.
 
 After a loss a bookie can neither take nor refuse a normal add: to take it would let an old writer be acknowledged
-behind a closed end, a response FENCED would end a running writer. The run waits for the same read, and a fence that
+after a closed end, a response FENCED would end a running writer. The run waits for the same read, and a fence that
 came meanwhile wins.
 
 Source: `docs/protocol/bookie.md`, "Unknown ledgers", "Limbo"; `docs/decisions/013-doubt-is-no-fence.md`.
@@ -73,7 +73,7 @@ class RecordWaits:
         reads: reads records.
         bookie_id: the bookie that a record must name to settle a fence.
         bytes_max: of all that waits; runs count among what is on its way to the disk as well.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class UnknownLedgers:
 
     Args:
         known: the machine of a ledger that is known here.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
 
     Attributes:
         wait: has a request wait for its ledger's record; None where records are not read: there the first key counts.

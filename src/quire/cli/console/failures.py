@@ -26,7 +26,7 @@ import sys
 import traceback
 from typing import Final, TextIO
 
-from quire.cli.console.wording import shell_words
+from quire.cli.console.wording import for_command_line
 from quire.core.errors import (
     IdentityReplacedError,
     MisuseError,
@@ -84,7 +84,7 @@ def describe(error: BaseException) -> dict[str, object]:
     match error:
         case QuireError():
             code, retriable, ids = error.code, error.retriable, error.ids
-            message = shell_words(error.message, ids)
+            message = for_command_line(error.message, ids)
         case KeyboardInterrupt() | asyncio.CancelledError():
             code, message, retriable, ids = "interrupted", "Interrupted.", True, {}
         case OSError():

@@ -32,7 +32,7 @@ _PASSWORD: Final = re.compile(r"(//[^/@:]*:)[^/@]*@")
 
 @dataclass(slots=True)
 class NamedClusters:
-    """The file's content.
+    """The content of the file that names clusters.
 
     Attributes:
         clusters: the URI of each name.

@@ -28,7 +28,7 @@ RATE_SECONDS_MIN: Final = 1.0
 
 
 class Output:
-    """Where one command's results go.
+    """Where one command's results go: text or JSON lines on stdout, notes on stderr.
 
     Args:
         as_json: one JSON object per line instead of text.
@@ -260,7 +260,7 @@ def rate_of(count: int, seconds: float) -> int | None:
 
 
 def rate_text(count: int, seconds: float, unit: str) -> str:
-    """A rate behind a sentence: ` (1,200 records/s)`; empty where there is none."""
+    """A rate after a sentence: ` (1,200 records/s)`; empty where there is none."""
     rate = rate_of(count, seconds)
     return "" if rate is None else f" ({rate:,} {unit}/s)"
 

@@ -17,7 +17,7 @@ _GAP: Final = "  "
 
 
 class Drawn(NamedTuple):
-    """A table as text.
+    """A table, drawn as text.
 
     Attributes:
         head: the line above the rows.

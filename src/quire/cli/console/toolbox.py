@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Toolbox:
-    """One cluster, opened for looking."""
+    """The parts of a client with which commands look into a cluster."""
 
     store: MetadataStore
     records: AllRecords

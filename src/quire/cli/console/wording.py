@@ -30,7 +30,7 @@ _SETTING: Final = re.compile(r"`(?:[A-Z]\w+\.)?([a-z_]+)`")
 _CALL: Final = re.compile(r"`await ([^`]+)`")
 
 
-def shell_words(message: str, ids: dict[str, object]) -> str:
+def for_command_line(message: str, ids: dict[str, object]) -> str:
     """A message of the library in the words of the shell.
 
     Args:

@@ -62,7 +62,7 @@ def options_behind(root: Any, words: Sequence[str]) -> list[str]:
 
     Args:
         root: the command line as a group of commands.
-        words: what was typed behind the program's name.
+        words: what was typed after the program's name.
 
     Raises:
         NoSuchCommandError: a word is the name of no command.
@@ -109,7 +109,7 @@ def _is_option(word: str) -> bool:
 
 
 def _named(word: str) -> str:
-    """The option in a word: without a value behind `=`, and of short ones the first."""
+    """The option in a word: without a value after `=`, and of short ones the first."""
     return word.partition("=")[0] if word.startswith("--") else word[:2]
 
 
@@ -141,7 +141,7 @@ def _is_whole_answer(group: Any, word: str) -> bool:
 
 
 def _takes_next(group: Any, words: Sequence[str]) -> bool:
-    """Whether the word behind an option is the option's value: the group's own, or that of a command below it."""
+    """Whether the word after an option is the option's value: the group's own, or that of a command below it."""
     word = words[0]
     if "=" in word or (not word.startswith("--") and len(word) > 2) or len(words) == 1:
         return False

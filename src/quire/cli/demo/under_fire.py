@@ -35,7 +35,7 @@ RATE_MAX: Final = 40_000
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
-    """The input.
+    """The input of the demo.
 
     Attributes:
         root: the common root of the files.

@@ -155,7 +155,7 @@ def read(
 ) -> None:
     """Print entries: each payload and a line feed, or length-delimited, or one JSON object per line.
 
-    A first entry behind the end is refused (exit code 1); a last entry that is not there is where the entries end.
+    A first entry beyond the end is refused (exit code 1); a last entry that is not there is where the entries end.
     """
     check_range(first, last)
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
@@ -184,7 +184,7 @@ def tail(
 ) -> None:
     """Print entries as they are confirmed, until the ledger is closed or Ctrl-C.
 
-    A first entry behind the end is refused (exit code 1).
+    A first entry beyond the end is refused (exit code 1).
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -345,7 +345,7 @@ async def print_range(
     """Print the entries first..last, as far as they are there; without a last one, up to the last confirmed one.
 
     Raises:
-        PastEndError: the first one lies behind the end.
+        PastEndError: the first one lies beyond the end.
     """
     end = _check_first(reader, first)
     end = end if last is None else min(last, end)
@@ -358,7 +358,7 @@ async def print_tail(out: Output, reader: LedgerReader, first: int, *, delimited
     """Print entries as they are confirmed.
 
     Raises:
-        PastEndError: the first one lies behind the end.
+        PastEndError: the first one lies beyond the end.
     """
     _check_first(reader, first)
     await _print_entries(out, reader.tail(first), delimited=delimited, at_once=True)

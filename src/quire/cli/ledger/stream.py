@@ -210,7 +210,7 @@ def read(
 ) -> None:
     """Print entries: each payload and a line feed, or length-delimited, or one JSON object per line.
 
-    A first entry behind the end is refused (exit code 1); a last entry that is not there is where the entries end. Where
+    A first entry beyond the end is refused (exit code 1); a last entry that is not there is where the entries end. Where
     terms only fence, --json also says which ids are no-ops: there a take-over ended.
     """
     check_range(first, last)
@@ -238,7 +238,7 @@ def tail(
 ) -> None:
     """Print entries of all writers as they are confirmed, until the stream is closed for good or Ctrl-C.
 
-    A first entry behind the end is refused (exit code 1).
+    A first entry beyond the end is refused (exit code 1).
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 

@@ -129,7 +129,7 @@ def _constant(text: bytes) -> Printer:
 
 
 def _escape(text: str, index: int) -> tuple[bytes, int]:
-    r"""The byte of the escape that begins at `index`, and the index behind it."""
+    r"""The byte of the escape that begins at `index`, and the index after it."""
     kind = text[index + 1 : index + 2]
     if kind in _ESCAPES:
         return _ESCAPES[kind], index + 2

@@ -376,7 +376,7 @@ def collect(
 
 async def warn_of_room(out: Output, client: QuireClient, name: str, settings: LogSettings) -> None:
     """Say on stderr if the cluster has no room for a ledger of these settings now: the first append would be refused."""
-    from quire.cli.console.wording import shell_words
+    from quire.cli.console.wording import for_command_line
     from quire.client.writing.creating import place, shape_of
 
     shape = shape_of(
@@ -386,7 +386,7 @@ async def warn_of_room(out: Output, client: QuireClient, name: str, settings: Lo
         await place(shape, client.bookies, client.chance, ())
     except NotEnoughBookiesError as error:
         out.note(
-            f"Log {name} takes no records yet: {shell_words(error.message, error.ids)} "
+            f"Log {name} takes no records yet: {for_command_line(error.message, error.ids)} "
             f"(`quire log alter {name}` changes the log's)."
         )
 

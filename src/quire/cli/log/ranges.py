@@ -1,6 +1,6 @@
 """Which records a command reads: offsets, times, the last records; one rule for what lies outside.
 
-The rule, for logs and ledgers: a beginning that is not there is refused, before the first record that is left or behind
+The rule, for logs and ledgers: a beginning that is not there is refused, before the first record that is left or beyond
 the end, with exit code 1; an end that is not there is where the records end. The end itself is a beginning: nothing
 follows yet.
 """
@@ -75,7 +75,7 @@ def parse_until(text: str) -> Until:
 
 @dataclass(frozen=True, slots=True)
 class RecordSpan:
-    """What a command was asked to read.
+    """The records that a command was asked to read.
 
     Attributes:
         start: the first offset.

@@ -57,7 +57,7 @@ def read(
     """Print records: each value and a line feed, or length-delimited, or one JSON object per line, or as -f says.
 
     Lines have values alone; the other forms have keys, headers and tombstones, and `log append --format` takes them. A
-    beginning before the first record that is left, or behind the end, is refused (exit code 1); an end that is not
+    beginning before the first record that is left, or beyond the end, is refused (exit code 1); an end that is not
     reached yet is where the records end, or, with --follow, is waited for. Times may be in any order: --from-time begins
     with the first record as late as that, and --until ends before the first one as late as that.
     """

@@ -191,7 +191,7 @@ class BookieClient:
         self._known: dict[BookieId, BookieInfo] = {}
         self._loop: asyncio.AbstractEventLoop | None = None  # from its start on
         self._watch: asyncio.Task[None] | None = None
-        self._sweep = Sweep(self._in_use)
+        self._sweep = Sweep(self._open_channels)
         self._closed = False
         self.followers: dict[Follower, None] = {}
         self.without_lists: set[BookieId] = set()
@@ -346,7 +346,7 @@ class BookieClient:
     @property
     def anything_unsent(self) -> bool:
         """Whether anything of anybody waits for a connection to take it."""
-        return any(channel.anything_unsent for channel in self._in_use())
+        return any(channel.anything_unsent for channel in self._open_channels())
 
     def entries_answered(self, bookie: BookieId) -> int:
         """How many single entries a bookie of V2 or V3 has answered on its connection; 0 for one of our own protocol."""
@@ -360,7 +360,7 @@ class BookieClient:
 
     def forget(self, sink: AddSink) -> None:
         """A writer has ended: drop all that it sent, everywhere."""
-        for channel in self._in_use():
+        for channel in self._open_channels():
             channel.drop(sink)
 
     def _channel_now(self, bookie: BookieId) -> Channel | None:
@@ -368,7 +368,7 @@ class BookieClient:
         peer = self._peers.get(bookie)
         return peer.channel if peer is not None else None
 
-    def _in_use(self) -> list[Channel]:
+    def _open_channels(self) -> list[Channel]:
         return [peer.channel for peer in self._peers.values() if peer.channel is not None]
 
     # --- reads and the rest ------------------------------------------------------------------------------------------
@@ -666,5 +666,5 @@ class BookieClient:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, QuireError):
                 await task
-        for channel in self._in_use():
+        for channel in self._open_channels():
             channel.close()

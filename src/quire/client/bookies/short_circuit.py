@@ -253,7 +253,7 @@ def _read(location: RunLocation, record: memoryview, *, at_once: bool = False) -
         return False
     flags = _AT_ONCE or 0 if at_once else 0
     with _opened(location) as file:
-        # No read-ahead: behind the record it could bring in blocks that a direct write is about to change.
+        # No read-ahead: after the record it could bring in blocks that a direct write is about to change.
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         filled = 0
         while filled < location.size:

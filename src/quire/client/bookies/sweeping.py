@@ -17,16 +17,16 @@ class Sweep:
     """The timer; it runs while there are connections.
 
     Args:
-        in_use: the connections that there are.
+        channels: returns the connections that there are.
 
     Attributes:
         was_late: the last look was.
     """
 
-    __slots__ = ("_in_use", "_timer", "was_late")
+    __slots__ = ("_channels", "_timer", "was_late")
 
-    def __init__(self, in_use: Callable[[], Sequence[Channel]]) -> None:
-        self._in_use = in_use
+    def __init__(self, channels: Callable[[], Sequence[Channel]]) -> None:
+        self._channels = channels
         self._timer: asyncio.TimerHandle | None = None
         self.was_late = False
 
@@ -46,7 +46,7 @@ class Sweep:
     def _look(self, due: float) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        channels = self._in_use()
+        channels = self._channels()
         was_late, self.was_late = self.was_late, now >= due + SWEEP_SECONDS
         if was_late or not self.was_late:
             for channel in channels:

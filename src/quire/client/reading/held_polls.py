@@ -23,7 +23,7 @@ _PAUSE_MS_MIN: Final = 1_000
 
 
 class HeldPolls:
-    """The polls of one wait.
+    """The long polls of one reader that waits for a LAC.
 
     Args:
         poll: sends a long poll to a bookie and waits for its response.

@@ -165,7 +165,7 @@ class LedgerReader:
         timeout_ms = self._settings.timeout_ms
         record = self._record
         found = await quorum_lac(record, self._access, self._bookies, timeout_ms=timeout_ms)
-        if found.behind:  # the stream was taken over since the record was read
+        if found.record_is_stale:  # the stream was taken over since the record was read
             await self._reread_record()
             record = self._record
             found = await quorum_lac(record, self._access, self._bookies, timeout_ms=timeout_ms)
@@ -217,7 +217,7 @@ class LedgerReader:
             first: first entry id.
             last: last entry id; by default the last one confirmed.
             recover: unless the ledger is closed, first fence its writer, which ends it if it still runs, and close the
-                ledger behind everything that was acknowledged.
+                ledger after everything that was acknowledged.
             no_ops: of a stream whose terms only fence, also yield the ids at which a take-over ended: a `NoOp` each.
 
         Yields:
@@ -296,7 +296,7 @@ class LedgerReader:
                         stuck_at, since_ms = read.failure.entry_id, self._clock.now_ms()
                     await self._see_whether_again(read.failure, since_ms)
                 if read.next_entry <= read.last:
-                    # The rest of this range comes before those that were started behind it.
+                    # The rest of this range comes before those that were started after it.
                     ahead.appendleft(self._start(read.next_entry, read.last))
         finally:
             for read in ahead:

@@ -17,7 +17,7 @@ from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, checksum, encode_run
 
 
 class Copies(NamedTuple):
-    """One run, ready to be sent."""
+    """One run of recovered entries, ready to be written back."""
 
     first: int
     last: int

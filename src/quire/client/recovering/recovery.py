@@ -1,7 +1,7 @@
 """Performs one recovery: gives a `RecoveryMachine` its bookies and its metadata store, and keeps the payloads.
 
 The machine decides; this driver moves bytes. Every response goes to the machine; none is judged here. A take-over of a
-stream is a recovery between another beginning and another end (`recovery/take_over.py`): every request of it names the term of
+stream is a recovery between another beginning and another end (`core/recovery/take_over.py`): every request of it names the term of
 its sender, and every entry its origin term.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Ledger Recovery".
@@ -54,7 +54,7 @@ from quire.core.ledger.terms import by_origin, confirmed_in, needs_of
 from quire.core.ledger.writer_state import Hole
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.take_over import TakeOverMachine
-from quire.metadata.patience import AT_ONCE
+from quire.metadata.retries import AT_ONCE
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import Entry
 from quire.wire.native_bodies import ANY_TERM
@@ -449,7 +449,7 @@ async def recover_ledger(
     *,
     at_ack_quorum: bool = False,
 ) -> tuple[RecoveryClosed, LedgerRecovery]:
-    """Recover a ledger, again and again while too few bookies respond, up to the client's patience.
+    """Recover a ledger, again and again while too few bookies respond, up to `recovery_patience_ms`.
 
     Args:
         record: the ledger's record.

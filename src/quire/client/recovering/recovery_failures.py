@@ -55,7 +55,7 @@ def not_recovered(
     Args:
         record: the ledger's record when the recovery began.
         result: how it ended.
-        troubles: which bookies accept no connection, to be said behind it; or empty.
+        troubles: which bookies accept no connection, to be said after it; or empty.
     """
     ledger_id = record.ledger_id
     where = f"ledger {ledger_id}"

@@ -40,7 +40,7 @@ from quire.core.repair.effects import (
     WriteRepaired,
 )
 from quire.core.repair.rereplication import RepairMachine
-from quire.metadata.patience import pause_after
+from quire.metadata.retries import pause_after
 from quire.metadata.store import VersionConflictError
 
 COPY_TIMEOUT_MS: Final = 30_000

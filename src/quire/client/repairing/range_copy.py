@@ -39,7 +39,7 @@ _SILENT: Final = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
 @dataclass(slots=True)
 class CopyOutcome:
-    """How a copy went.
+    """The result of copying one range of entries.
 
     Attributes:
         answer: OK, or why the bookie did not take what it was sent.
@@ -98,7 +98,7 @@ class RangeCopier(AddSink):
         outcome, stopping = CopyOutcome(), self._stopping
         wants: Callable[[int], bool] = piece.entries.holds
         stretches = [(piece.entries.first, piece.entries.last)]
-        sources = [source for source in self._in_turn(piece) if source not in self._silent]
+        sources = [source for source in self._rotated_sources(piece) if source not in self._silent]
         writing: asyncio.Task[None] | None = None
         try:
             for source in sources:
@@ -132,7 +132,7 @@ class RangeCopier(AddSink):
         """Nothing more is wanted."""
         self._bookies.forget(self)
 
-    def _in_turn(self, piece: CopyRange) -> Sequence[BookieId]:
+    def _rotated_sources(self, piece: CopyRange) -> Sequence[BookieId]:
         """The sources, beginning with another one for each piece and each ledger, so that all of them read."""
         turn = (self._access.ledger_id + piece.entries.first // 1024) % max(1, len(piece.sources))
         return [*piece.sources[turn:], *piece.sources[:turn]]

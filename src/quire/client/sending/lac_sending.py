@@ -120,7 +120,7 @@ def _item(access: LedgerAccess, lac: int) -> bytes:
 
 
 class LacNews:
-    """The news of one ledger's writer.
+    """The LAC that one ledger's writer has for its bookies.
 
     Args:
         access: id, master key, token and digest sent with every request for this ledger.

@@ -226,7 +226,7 @@ class ByteWindow:
             raise
         self._leave(waiter)
         if self.waiters and not self.waiters[0].granted:
-            self.give_back(0)  # who came behind the granted ones may have room, too
+            self.give_back(0)  # who came after the granted ones may have room, too
 
     def give_back(self, cost: int) -> None:
         """Free room, and let those in who fit now, in the order in which they came."""
@@ -460,7 +460,7 @@ class Outgoing:
             if run.bundle is not None:
                 run.bundle.give_up(bookie)
 
-    def _in_bundles(self, bookie: BookieId) -> int:
+    def _bytes_in_bundles(self, bookie: BookieId) -> int:
         """Bytes of this writer's runs in bundles that a bookie's connection has not taken."""
         return sum(
             len(sealed[0])
@@ -560,7 +560,7 @@ class Outgoing:
         self.leave_bundles()
         bookies = self._bookies
         return all(
-            bookies.all_sent(connection.bookie, connection) and not self._in_bundles(connection.bookie)
+            bookies.all_sent(connection.bookie, connection) and not self._bytes_in_bundles(connection.bookie)
             for connection in self._connections
             if connection.unacked and not connection.retired
         )
@@ -577,9 +577,9 @@ class Outgoing:
         )
 
     def unacknowledged(
-        self, now_ms: int, patience_ms: Callable[[BookieId], int]
+        self, now_ms: int, timeout_ms_of: Callable[[BookieId], int]
     ) -> list[UnacknowledgedCopies]:
-        """What bookies were sent and have not acknowledged; `patience_ms` says how long one may be silent."""
+        """What bookies were sent and have not acknowledged; `timeout_ms_of` says how long one may be silent."""
         self.leave_bundles()
         for connection in self._connections:
             self.moves(connection, now_ms)
@@ -589,7 +589,7 @@ class Outgoing:
                 connection.bookie,
                 connection.unacked,
                 connection.oldest_ms if next(iter(connection.unacked)) == connection.oldest else now_ms,
-                patience_ms(connection.bookie),
+                timeout_ms_of(connection.bookie),
             )
             for connection in self._connections
             if connection.unacked and not connection.retired
@@ -688,7 +688,7 @@ class Outgoing:
             oldest = next(iter(connection.unacked), None)
             if oldest != connection.oldest:
                 connection.oldest, connection.oldest_ms = oldest, now_ms
-            unsent = self._bookies.unsent_bytes(connection.bookie, connection) + self._in_bundles(
+            unsent = self._bookies.unsent_bytes(connection.bookie, connection) + self._bytes_in_bundles(
                 connection.bookie
             )
             passed = connection.sent_bytes + self._bundled_bytes

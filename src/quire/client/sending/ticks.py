@@ -36,7 +36,7 @@ class Ticking(Protocol):
 
 
 class Ticks:
-    """The timer.
+    """One timer for all writers of a client.
 
     Args:
         period_ms: how often a writer that holds something is looked at.

@@ -338,7 +338,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
     async def _send_truncation(
         self, effect: SendTruncation, answered: asyncio.Future[Answer]
     ) -> Callable[[], None]:
-        """The truncation, and behind it the no-op, on one connection."""
+        """The truncation, and after it the no-op, on one connection."""
         timeout_ms = self._config.recovery_timeout_ms
         work = [self._bookies.truncate(effect.bookie, self._access, effect.entry_id, timeout_ms=timeout_ms)]
         if effect.no_op:

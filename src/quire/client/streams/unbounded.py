@@ -1,7 +1,7 @@
 """An unbounded ledger, or stream, by its name: a ledger without an end, which clients write in turn.
 
-`core/recovery/take_over.py` decides how a client becomes the writer, `recovery/take_over.py` performs it. Reads are those of a ledger
-(`reader.py`), with a record that has terms.
+`core/recovery/take_over.py` decides how a client becomes the writer, `streams/take_over.py` performs it. Reads are those of a ledger
+(`reading/reader.py`), with a record that has terms.
 
 Source: Vanlightly's unbounded ledgers; docs/protocol/streams.md.
 """
@@ -227,7 +227,7 @@ class UnboundedLedger:
     async def open_writer(
         self, election: StreamElection | None = None, *, ignored_lacs: Collection[str] = ()
     ) -> LedgerWriter:
-        """Take the stream over, from the client that writes it, and write it from behind its last entry on.
+        """Take the stream over, from the client that writes it, and write it from after its last entry on.
 
         A stream whose terms only fence needs every bookie of its last ensemble, or others: without one this waits, and
         `waits_for` says for which. When another client takes it over, pending appends fail with `TermSupersededError`. The writer's `release`, and

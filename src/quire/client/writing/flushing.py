@@ -26,7 +26,7 @@ from quire.metadata.records import RecordStore
 log = logging.getLogger(__name__)
 
 KNOWN_SILENT = 10
-"""A bookie that failed lately has this part of the usual patience: with many closes in a row, one waits for it."""
+"""A bookie that failed lately has this part of the usual time-out: with many closes in a row, one waits for it."""
 
 
 async def record_holes(
@@ -67,11 +67,11 @@ class LedgerFlush:
         clock: Clock,
         config: ClientConfig,
     ) -> None:
-        now_ms, patience_ms = clock.now_ms(), config.flush_ms
+        now_ms, timeout_ms = clock.now_ms(), config.flush_ms
         failed_lately = quarantine.bookies(now_ms)
 
-        def patience(bookie: BookieId) -> int:
-            return patience_ms // KNOWN_SILENT if bookie in failed_lately else patience_ms
+        def timeout_ms_of(bookie: BookieId) -> int:
+            return timeout_ms // KNOWN_SILENT if bookie in failed_lately else timeout_ms
 
         self._access = access
         self._outgoing = outgoing
@@ -79,7 +79,7 @@ class LedgerFlush:
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._when_done: tuple[Callable[[], None], ...] = ()
-        copies = outgoing.unacknowledged(now_ms, patience)
+        copies = outgoing.unacknowledged(now_ms, timeout_ms_of)
         self._machine = FlushMachine(lac, copies, now_ms, latest_ms=config.add_timeout_ms)
         self._perform()
 

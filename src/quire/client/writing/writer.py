@@ -599,11 +599,11 @@ class LedgerWriter:
     async def _closed_or_released(self) -> None:
         await (self.release() if self.term else self.close())
 
-    async def _confirm(self, patience_ms: int) -> None:
+    async def _confirm(self, timeout_ms: int) -> None:
         self._taking, before = False, None
         while before != (before := self._machine.window.lac):  # it moves
             with contextlib.suppress(TimeoutError, QuireError):
-                async with asyncio.timeout(patience_ms / 1000):
+                async with asyncio.timeout(timeout_ms / 1000):
                     return await self.drain()
         return None
 

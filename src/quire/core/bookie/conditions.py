@@ -27,7 +27,7 @@ REMEMBERED_MS: Final = 60_000
 
 
 class Condition(NamedTuple):
-    """One state.
+    """One state of a bookie that an operator is told of.
 
     Attributes:
         kind: which, one of the names above.
@@ -53,7 +53,7 @@ class News(NamedTuple):
 
 
 class Announcements:
-    """Which states are news."""
+    """Which of a bookie's states have changed, and are to be logged."""
 
     __slots__ = ("_reported", "_reported_at")
 

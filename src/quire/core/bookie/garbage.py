@@ -109,7 +109,7 @@ class By(Enum):
 
 
 class Proof(NamedTuple):
-    """Why a ledger may go.
+    """Why a ledger may be dropped.
 
     Attributes:
         by: the kind of proof.
@@ -128,7 +128,7 @@ class TombstoneMark(NamedTuple):
 
 
 class CollectorMachine:
-    """One bookie's collector.
+    """Decides what one bookie's collector drops.
 
     The driver makes one pass after the other:
 
@@ -144,7 +144,7 @@ class CollectorMachine:
 
     Args:
         kept: what the disk kept; a new `Kept` if nothing.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 
     Attributes:
         kept: what is to be on the disk before each compare-and-swap, and after `finish`.

@@ -23,7 +23,7 @@ class IdentityLeaseMachine:
     Args:
         pause_ms: two looks that lie further apart are a pause in which the session may have ended.
         now_ms: when it begins.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 
     Attributes:
         pending: adds, fences and negative responses wait.

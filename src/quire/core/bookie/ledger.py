@@ -131,7 +131,7 @@ class BookieLedgerMachine:
         known: the facts are on the disk; else they are new.
         lost: this bookie once lost records that it cannot name: the fence of any ledger may be among them.
         asked: the ledger's record was read since the last loss, and settled the fence.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
 
     Attributes:
         facts: what must survive a restart.

@@ -33,7 +33,7 @@ class LimboDecisions:
         lsn: of the record of the newest loss.
         nameless: some loss could not be named: the fence of any ledger may be among it.
         settled: ledgers whose records showed, since the last loss, that no fence of theirs was lost.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
     """
 
     __slots__ = ("_lsn", "_rules", "_settled", "nameless")

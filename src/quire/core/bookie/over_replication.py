@@ -6,12 +6,12 @@ chosen again, the last other copy was lost, or the record that was read is an ol
 
 1. *First look.* The bookie notes its last LSN, and then reads the record: what the record does not give it, and was put up to
    that LSN, is over-replicated.
-2. *Pending deletion*, a time of grace later: the bookie neither gives nor denies these entries. A repairer that lists it
+2. *Pending deletion*, a grace period later: the bookie neither gives nor denies these entries. A repairer that lists it
    from now on does not find them, and a put cancels the deletion.
 3. *Members.* Each bookie of the entries' write sets lists them, but for those above a closed end.
 4. *Last look*, asked for after all that: only where the record has the same version they are dropped.
 
-Never of a fragment that is not decided, nor behind it, and never what was accepted as lost: it may be the only copy.
+Never of a fragment that is not decided, nor after it, and never what was accepted as lost: it may be the only copy.
 
 Source: docs/protocol/collection.md, "Over-replicated entries".
 """

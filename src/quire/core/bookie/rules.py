@@ -1,4 +1,4 @@
-"""The judgements of a bookie: of its ledgers, its losses, its identity and what it may drop.
+"""The rules of a bookie: of its ledgers, its losses, its identity and what it may drop.
 
 Source: BookKeeper protocol; Vanlightly's unbounded ledgers; docs/protocol/collection.md.
 """
@@ -43,7 +43,7 @@ TERM_JUMP_MAX = 1 << 32
 
 
 class BookieRules(LedgerRules):
-    """What a bookie goes by."""
+    """The rules of a bookie."""
 
     @staticmethod
     def truncate_takes(origin: int, term: int) -> bool:

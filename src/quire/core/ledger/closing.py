@@ -67,7 +67,7 @@ class Closing:
 
     Attributes:
         ledger_id: for errors.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
         term: the writer's; 0 of an ordinary ledger.
         status: where the close stands.
         lac: where the ledger is to end; `length`: payload bytes up to there.

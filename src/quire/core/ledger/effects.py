@@ -276,20 +276,20 @@ class SendLacRead:
 class LacFound:
     """Enough bookies answered: the highest LAC among their responses.
 
-    `behind`: of a stream, one has a LAC of a term that the record's ranges do not reach: read the record and ask again.
+    `record_is_stale`: of a stream, one has a LAC of a term that the record's ranges do not reach: read the record and ask again.
     """
 
     last_add_confirmed: EntryId
-    behind: bool = False
+    record_is_stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LacUnavailable:
-    """Too few bookies responded to establish the newest LAC; `highest` is still safe to read up to. `behind`: as before."""
+    """Too few bookies responded to establish the newest LAC; `highest` is still safe to read up to. `record_is_stale`: as before."""
 
     silent: tuple[BookieId, ...]
     highest: EntryId
-    behind: bool = False
+    record_is_stale: bool = False
 
 
 # --- recovery ---------------------------------------------------------------------------------------------------

@@ -2,13 +2,13 @@
 
 What is acknowledged is on Qa bookies; the others may not have been sent it yet. A writer that ends waits for them:
 
-1. Each bookie with outstanding acknowledgements has `patience_ms`, which begins anew with each one that comes, and where
+1. Each bookie with outstanding acknowledgements has `timeout_ms`, which begins anew with each one that comes, and where
    a bookie takes entries one by one with each entry that it answers.
 2. One that acknowledges nothing for so long, that fails, or that is not through at the latest time is abandoned. What
    it has not acknowledged up to the LAC is a hole.
 3. When nothing is outstanding any more the flush is done.
 
-The patience begins when its oldest outstanding entry became the oldest, so a bookie that was silent before the end is
+The time-out begins when its oldest outstanding entry became the oldest, so a bookie that was silent before the end is
 abandoned at once. Entries above the LAC are not waited for: they were not confirmed to callers. Pure: time is an
 argument.
 
@@ -58,14 +58,14 @@ class UnacknowledgedCopies:
         bookie: which it is.
         runs: (first, last) of each run, by its number.
         since_ms: when the oldest of them became the oldest, as far as that is known.
-        patience_ms: how long it may acknowledge nothing.
+        timeout_ms: how long it may acknowledge nothing.
     """
 
     slot: int
     bookie: BookieId
     runs: Mapping[int, tuple[int, int]]
     since_ms: int
-    patience_ms: int
+    timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class FlushMachine:
             runs = {number: run for number, run in each.runs.items() if run[0] <= lac}
             if runs:
                 self._unacknowledged[each.slot] = each, runs
-                self._due_ms[each.slot] = each.since_ms + each.patience_ms
+                self._due_ms[each.slot] = each.since_ms + each.timeout_ms
         self._look(now_ms)
 
     def acked(self, slot: int, run: int, now_ms: int) -> None:
@@ -125,7 +125,7 @@ class FlushMachine:
         each, runs = self._unacknowledged[slot]
         if runs.pop(run, None) is None:
             return
-        self._due_ms[slot] = now_ms + each.patience_ms
+        self._due_ms[slot] = now_ms + each.timeout_ms
         if not runs:
             del self._unacknowledged[slot], self._due_ms[slot]
         self._look(now_ms)
@@ -143,13 +143,13 @@ class FlushMachine:
     def moved(self, slot: int, now_ms: int) -> None:
         """A bookie has answered some entries, and no run wholly."""
         if FLUSH_TABLE.acts["moved"][self.status] and slot in self._unacknowledged:
-            self._due_ms[slot] = now_ms + self._unacknowledged[slot][0].patience_ms
+            self._due_ms[slot] = now_ms + self._unacknowledged[slot][0].timeout_ms
 
     def timer_fired(self, now_ms: int) -> None:
         """The time of SetTimer has come.
 
         Effects:
-            BookieGivenUp for each whose patience is over; SetTimer for the others, or Flushed.
+            BookieGivenUp for each whose time-out is over; SetTimer for the others, or Flushed.
         """
         if FLUSH_TABLE.acts["timer_fired"][self.status]:
             self._timer_at_ms = None
@@ -190,5 +190,5 @@ class FlushMachine:
         assert all(runs for _, runs in self._unacknowledged.values()), (
             "a bookie that acknowledged everything is not waited for"
         )
-        assert done or self._timer_at_ms is not None, "a bookie's patience ends at a time that is known"
+        assert done or self._timer_at_ms is not None, "a bookie's time-out ends at a time that is known"
         assert all(hole.first <= hole.last <= self._lac for hole in self.holes)

@@ -1,4 +1,4 @@
-"""What is known of a ledger besides its record: entries that bookies lack, and losses that a person accepted.
+"""The *notes* of a ledger, beside its state and fragments: entries that bookies lack, and losses that a person accepted.
 
 Holes: a bookie that the record names lacks these entries; it was put into the record although it could not be sent
 them. Losses: these entries may be on no bookie any more, and a person said that the ledger is to be read without them.

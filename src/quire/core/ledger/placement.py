@@ -115,7 +115,7 @@ def place_ledger(
         away: bookies of the cluster that are not registered now; looked at only if `writable` are too few.
         chance: draws among equals.
         quarantined: chosen only where there are not enough others.
-        rules: the judgements; `may_create` says with how few a ledger begins.
+        rules: the protocol's rules (`core/rules.py`); `may_create` says with how few a ledger begins.
 
     Raises:
         NotEnoughBookiesError: too few are there, or no known bookie could take an absent slot; it names both.

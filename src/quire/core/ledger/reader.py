@@ -1,6 +1,6 @@
 """Reading: one bookie is enough for an entry, enough bookies for the newest LAC.
 
-Neither machine fences, and neither judges what is recoverable: that is `recovery.py`. They know ids and responses;
+Neither machine fences, and neither judges what is recoverable: that is the log-end search of a recovery (`core/recovery/log_end_search.py`). They know ids and responses;
 payloads and digests stay with the driver, which reports only entries whose digest it has checked.
 
 Source: Vanlightly's guide, "Reading from ledgers", "Operations and the Different Quorums".
@@ -339,7 +339,7 @@ class LacMachine:
         ensemble: the last fragment's bookies.
         write_quorum: Qw.
         ack_quorum: Qa.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
         record: a stream's, to which its LACs are compared; None for a ledger.
 
     Source: Vanlightly's guide: EC "is required when we need a guarantee across an entire fragment".

@@ -1,4 +1,4 @@
-"""A writer's dialogue with the metadata store: one question at a time, about one record.
+"""A writer's requests to the metadata store about its ledger's record: reads and compare-and-swaps, one at a time.
 
 Source: docs/protocol/README.md, "The ledger's record".
 """
@@ -16,7 +16,7 @@ from quire.core.state_table import StateTable
 
 
 class StoreRequest(Enum):
-    """The one question that is open."""
+    """The one request to the metadata store that is outstanding."""
 
     NOTHING = "nothing"
     WRITE = "write"

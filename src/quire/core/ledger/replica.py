@@ -45,7 +45,7 @@ class Replica:
         response: the entries that the bookie lists.
         period: 1 where every bookie holds every entry, else the ensemble size.
         ranges: of a stream: which term's entry each id stands for. Another term's on this bookie is none of them.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
     """
 
     response: ReplicaList

@@ -1,4 +1,4 @@
-"""The judgements of a ledger's writers and readers, and of what it is made of: which every room above needs.
+"""The rules of a ledger's writers and readers, and of what it is made of: which every room above needs.
 
 Source: BookKeeper protocol; Vanlightly's guide.
 """

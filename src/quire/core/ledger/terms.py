@@ -172,7 +172,7 @@ class Terms:
         return EntryId(self.ranges[-1].first_entry - (not no_op))
 
     def opened(self, last_entry: int, recovered: Sequence[TermRange]) -> Terms:
-        """The same, once its last term is open, behind an entry.
+        """The same, once its last term is open, after an entry.
 
         Args:
             last_entry: the last one that its take-over recovered.

@@ -82,7 +82,7 @@ class RunWindow:
     Attributes:
         masks: every write set of the ensemble, as masks of slots; one where all are the same.
         ack_quorum: Qa; `final_quorum`: Qw where that is guaranteed, else Qa as well.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
         lac: every entry up to here is confirmed.
         lap: the last entry that was handed out.
         length: payload bytes up to `lap`; `confirmed_length`: up to `lac`.
@@ -343,7 +343,7 @@ class WriterMachine:
         record: the ledger's record as created, or a stream's as this client's take-over opened it: OPEN, and this
             client is its writer.
         version: its version in the metadata store.
-        rules: the judgements; production uses the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
         limits: waits and attempts.
         last: the last entry that is there already, `NO_ENTRY` in a new ledger.
         length: payload bytes up to it.
@@ -870,7 +870,7 @@ class WriterMachine:
             self.out.append(self.cas.reread())
 
     def metadata_unknown(self, now_ms: int, why: str = "") -> None:
-        """The store refused, or did not say what happened: read the record again, with growing patience.
+        """The store refused, or did not say what happened: read the record again, after growing pauses.
 
         Args:
             now_ms: the time.

@@ -54,7 +54,7 @@ WRITER_TABLE: Final = StateTable(
 
 @dataclass(frozen=True, slots=True)
 class WriterLimits:
-    """How patient a writer is.
+    """How long a writer waits, and how often it tries.
 
     Attributes:
         retry_ms_min: first wait before an absent slot's bookie is looked for, or unanswered metadata are read again;

@@ -6,7 +6,7 @@
 
 A conflict may be this client's own success, so after it, and after a lost response, the head is read again before
 anything is decided. The machine that owns this step judges then whether its change is in. Opening, rolling, closing,
-truncating and committing have one each; `metadata/patience.py` drives it.
+truncating and committing have one each; `metadata/retries.py` drives it.
 
 Source: BookKeeper ledgers to logs, "Opening a log"; docs/decisions/017-leader-epoch.md.
 """

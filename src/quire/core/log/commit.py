@@ -93,7 +93,7 @@ COMMIT: Final = StateTable(
 
 
 class CommitOutcome(Enum):
-    """How it ended."""
+    """How a commit ended."""
 
     COMMITTED = "committed"
     ALREADY = "already"
@@ -110,7 +110,7 @@ class CommitOutcome(Enum):
 
 
 class _Way(Enum):
-    """What one log still needs."""
+    """What one of a commit's logs still needs."""
 
     NOTHING = "nothing"
     REPLAYED = "replayed"
@@ -144,7 +144,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class CommitBatch:
-    """One batch of one writer.
+    """The batch of a sink that is committed: the closed ledgers of one writer.
 
     Attributes:
         parts: one for each log, in the order of their names.
@@ -235,7 +235,7 @@ class DeleteUnlisted:
 
 @dataclass(frozen=True, slots=True)
 class CommitEnded:
-    """It is over.
+    """The commit has ended.
 
     Attributes:
         index: of the part that decided, -1 if none did.
@@ -272,7 +272,7 @@ def may_place_now(head: LogHead) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CommitRules:
-    """The judgements that a commit works by; a check takes one of them out."""
+    """The rules that a commit works by; a check takes one of them out."""
 
     positions: PositionRules = POSITION_RULES
     read_again_after_unknown: Callable[[], bool] = read_again_after_unknown
@@ -293,7 +293,7 @@ class CommitMachine:
         batch: what is committed.
         name_page: the name of a page, from its content.
         layout: when items move to pages.
-        rules: the judgements it works by.
+        rules: the protocol's rules (`core/rules.py`).
     """
 
     __slots__ = (

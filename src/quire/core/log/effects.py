@@ -18,7 +18,7 @@ from quire.core.log.list import Leader, LedgerSummary, LogHead, LogItem, LogPage
 
 
 class EndReason(Enum):
-    """Why a handle ended."""
+    """Why a log's handle ended."""
 
     CLOSED = "closed"
     ABANDONED = "abandoned"
@@ -172,7 +172,7 @@ class CompleteLedger:
 
 @dataclass(frozen=True, slots=True)
 class PlaceAdoptions:
-    """Call the current ledger closed, place what was adopted behind it, and put the next ledger on the list."""
+    """Call the current ledger closed, place what was adopted after it, and put the next ledger on the list."""
 
     ledger_id: LedgerId
     summary: LedgerSummary

@@ -86,7 +86,7 @@ class LogItem:
         ledger_id: the ledger.
         token: its token, so that an id that was used again is noticed.
         first_offset: offset of its first record; None while the ledger before it is not finished.
-        next_offset: the first offset behind it; None while it is open. After compaction more than first + count.
+        next_offset: the first offset after it; None while it is open. After compaction more than first + count.
         count: records; 0 while open.
         payload_bytes: bytes of its entries; 0 while open.
         state: whether the list calls it open.
@@ -135,7 +135,7 @@ class PageRef:
     Attributes:
         name: made from the log's id and the page's content.
         level: 0 for a page of items, n + 1 for a page of references to pages of level n.
-        first_offset: offset of the first record below it; `next_offset` is the first one behind it.
+        first_offset: offset of the first record below it; `next_offset` is the first one after it.
         items: ledgers below it.
         count: records below it.
     """
@@ -332,7 +332,7 @@ class LogHead:
 
     @property
     def closed_end(self) -> int:
-        """The first offset behind everything that the list calls closed."""
+        """The first offset after everything that the list calls closed."""
         for item in reversed(self.items):
             if item.next_offset is not None:
                 return item.next_offset

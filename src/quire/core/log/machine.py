@@ -67,7 +67,7 @@ from quire.core.state_table import StateTable
 
 
 class LogStatus(Enum):
-    """Where a handle is."""
+    """Where a log's handle is."""
 
     IDLE = "idle"
     READING = "reading"
@@ -120,7 +120,7 @@ class LogMachine:
         layout: when items move to pages.
         digest: BookKeeper's number of the digest of the ledgers that it makes.
         adopts: whether it places what others commit to the log while it leads; its driver calls `head_seen` then.
-        rules: the judgements it works by.
+        rules: the protocol's rules (`core/rules.py`).
     """
 
     __slots__ = (
@@ -572,7 +572,7 @@ class LogMachine:
         self._change(PlaceAdoptions(self.rolls.former, summary, self.new))
 
     def _placed(self, item: LogItem) -> None:
-        """The next ledger is in the list, behind what was adopted: its first offset is there."""
+        """The next ledger is in the list, after what was adopted: its first offset is there."""
         listed_item = self.known.item(item.ledger_id)
         assert listed_item is not None
         self.new = None
@@ -686,7 +686,7 @@ class LogMachine:
                 self._seen[index] = item.ledger_id
             known = self._seen.setdefault(index, item.ledger_id)
             assert known == item.ledger_id, f"L5: index {index} held ledger {known}, now {item.ledger_id}"
-        assert head.start_offset <= head.closed_end or head.open_items, "the log starts behind its end"
+        assert head.start_offset <= head.closed_end or head.open_items, "the log starts beyond its end"
         if self.status in LEADING:
             assert head.leader.epoch == self.epoch, "L3: serving under another epoch"
             assert self.current is not None

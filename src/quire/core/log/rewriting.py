@@ -1,7 +1,7 @@
-"""Replacing closed ledgers of a log by one that holds the same records: the list's side of it.
+"""Replacing closed ledgers of a log by one that holds the same records: what happens to the log's list.
 
-After the records are copied, one compare-and-swap changes the list: exactly the old items go, the new one stands where
-they stood, all offsets stay. `RewriteMachine` makes it once, also when responses are lost. Ledgers that leave the list this way stay readable until the collector's grace time is
+After the records are copied, one compare-and-swap changes the list: exactly the items of the old ledgers go, the item of the
+new one takes their place, all offsets stay. `RewriteMachine` makes it once, also when responses are lost. Ledgers that leave the list this way stay readable until the collector's grace time is
 over, so a reader that has planned with the old list can end. The module must not know bytes, stores or what a record
 is.
 
@@ -78,7 +78,7 @@ class Replacement:
 
         Args:
             old: closed items, oldest first.
-            copy: the new ledger's line, without offsets.
+            copy: the new ledger's item, without offsets.
             compacted: records were left out, since their keys have later ones.
 
         Raises:
@@ -136,7 +136,7 @@ def with_replaced(
 ) -> tuple[LogHead, tuple[LogPage, ...]]:
     """A list with some items replaced, and the pages that have to be stored before it is.
 
-    Pages before the first replaced item stay as they are; the others are made anew. The indexes of the items behind the
+    Pages before the first replaced item stay as they are; the others are made anew. The indexes of the items after the
     replaced ones do not change.
 
     Args:

@@ -1,6 +1,6 @@
-"""Where a roll is: the component of a handle that goes on in the next ledger. What it does: `log/machine.py`.
+"""Where a roll is: the part of a leader's machine (`log/machine.py`) that goes on in the next ledger.
 
-The next ledger is created and listed, the former one drained and then sealed behind it; while adopted ledgers wait, the
+The next ledger is created and listed, the former one drained and then sealed after it; while adopted ledgers wait, the
 former one is drained and sealed before the next one is listed.
 """
 
@@ -42,7 +42,7 @@ ROLL: Final = StateTable(
 
 @dataclass(slots=True)
 class Roll:
-    """One roll after the other.
+    """A leader's rolls, one after another.
 
     Attributes:
         adopting: adopted ledgers wait, so the former ledger ends before the next one is listed.

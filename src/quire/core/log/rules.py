@@ -1,4 +1,4 @@
-"""The judgements of a log: its leader, its list, what may be cleared of it.
+"""The rules of a log: its leader, its list, what may be cleared of it.
 
 Source: BookKeeper ledgers to logs.
 """

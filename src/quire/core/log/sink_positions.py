@@ -80,7 +80,7 @@ def lags(batch_id: int, position: SinkPosition) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PositionRules:
-    """The judgements on a sink position; a check takes one of them out."""
+    """The rules about a sink position; a check takes one of them out."""
 
     is_replay: Callable[[int, SinkPosition], bool] = is_replay
     is_behind: Callable[[int, SinkPosition], bool] = is_behind
@@ -105,7 +105,7 @@ def standing(
         batch_id: the number of the batch.
         incarnation: of a named transaction, the checkpoint that counts.
         own: what the caller knows of the batch with the sink position's number; None when it knows nothing.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
     """
     if position is None:
         return Standing.NEW

@@ -51,7 +51,7 @@ TRIM: Final = StateTable(
 
 
 class TrimOutcome(Enum):
-    """How it ended."""
+    """How a truncation or a deletion of a log ended."""
 
     DONE = "done"
     NO_SUCH_LOG = "no_such_log"
@@ -100,7 +100,7 @@ class TrimDeleteLog:
 
 @dataclass(frozen=True, slots=True)
 class TrimEnded:
-    """It is over."""
+    """The truncation, or the deletion, has ended."""
 
     outcome: TrimOutcome
     detail: str = ""

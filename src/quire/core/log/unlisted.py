@@ -23,7 +23,7 @@ class LogGarbage:
 
     Args:
         grace_ms: how long a thing must have been unlisted.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
     """
 
     __slots__ = ("_grace_ms", "_rules", "_since")

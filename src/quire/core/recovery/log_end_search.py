@@ -8,10 +8,10 @@
 
 Of a stream whose terms only fence, bookies may have entries of several origin terms under one id: a take-over that died left
 its no-op on some bookies, and on others what was to go. Recovered origin terms never fall: what is below the term of the entry
-before it is no such entry. So a window ends where the origin term rises, if anybody voted for an entry behind it that is below
+before it is no such entry. So a window ends where the origin term rises, if anybody voted for an entry after it that is below
 the new one.
 
-It sends no request by itself, and does not know what is written back: `recovery.py` carries out what it says.
+It sends no request by itself, and does not know what is written back: `recovery/machine.py` carries out what it says.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Recovery Phase 1", "Recovery Phase 2".
 """
@@ -50,7 +50,7 @@ class EndStatus(Enum):
 
 
 class EndStep(Enum):
-    """What follows from the votes."""
+    """What the search for the end does next, by the votes for one entry."""
 
     GO_ON = "go on"
     AGAIN = "again"
@@ -218,7 +218,7 @@ class LogEndSearch:
     Attributes:
         record: the ledger's record, IN_RECOVERY: its last fragment is fenced and read.
         ensemble: the bookies that are fenced and asked: those of the last fragment.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
         window_entries: how many ids one window has.
         ignored_lacs: bookies whose LAC is ignored.
         status: how far it is.

@@ -91,7 +91,7 @@ class RecoveryMachine:
     Args:
         record: the ledger's record as it was read.
         version: the record's version in the store.
-        rules: the judgements; production uses the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
         window_entries: how many ids one round of reads asks for.
         window_bytes: payload bytes on their way back beyond which reading waits.
 

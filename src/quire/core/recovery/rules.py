@@ -1,4 +1,4 @@
-"""The judgements of recoveries and of take-overs.
+"""The rules of recoveries and of take-overs.
 
 Source: BookKeeper protocol; Vanlightly's guide; Vanlightly's unbounded ledgers.
 """

@@ -2,7 +2,7 @@
 
 1. Announce: compare-and-swap the record to the next term and IN_RECOVERY, with 64 random bits as its owner.
 2. Recover: fence the bookies of the last fragment with the term, read forward, write back. It is what a recovery does
-   (`recovery.py`), on the same machine; its driver sends the term with every request, reads each entry under the term
+   (`recovery/machine.py`), on the same machine; its driver sends the term with every request, reads each entry under the term
    that the ranges name, and writes it back under that.
 3. Open: compare-and-swap the record to OPEN, with the range (term, last + 1) and the fragments that the recovery used.
 
@@ -89,7 +89,7 @@ class TakeOverMachine:
         record: the stream's record as it was read.
         version: its version in the store.
         owner: 64 random bits, of this take-over alone.
-        rules: the judgements; production uses the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
         window_entries: how many ids one round of reads asks for.
         window_bytes: payload bytes on their way back beyond which reading waits.
 

@@ -1,4 +1,4 @@
-"""What ends a take-over where terms only fence: a no-op behind the last recovered entry, which truncates.
+"""What ends a take-over where terms only fence: a no-op after the last recovered entry, which truncates.
 
 An entry is named by its id alone there, so nothing that earlier writers left may stay on a bookie of the last fragment: a
 reader would take it for what the new writer puts at that id. The *no-op* is an entry without a payload at the first id that is
@@ -28,7 +28,7 @@ class FencingEnd:
 
     Attributes:
         ensemble_size: E, like `write_quorum` Qw and `ack_quorum` Qa.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
         entry_id: the no-op's, `NO_ENTRY` before it is sent.
     """
 

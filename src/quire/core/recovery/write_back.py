@@ -28,7 +28,7 @@ class WriteBack:
     Attributes:
         record: the ledger's record.
         change: who is at which slot; it begins with the record's last ensemble.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
         lac: every entry up to here is on its final quorum.
         lengths: the lengths in the headers of the entries after `lac`.
         changes: the ensembles that were used after the record's, by first entry.

@@ -60,7 +60,7 @@ UNREADABLE_MAX = 100
 
 @dataclass(slots=True)
 class _AuditRun:
-    """One audit.
+    """One audit, from its beginning to its end.
 
     Attributes:
         audited: who was away at its beginning, and whose delay was over, without those that were back since.
@@ -85,7 +85,7 @@ class AuditMachine:
 
     Args:
         limits: ticks and pauses.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 
     Attributes:
         status: where it is.

@@ -27,7 +27,7 @@ class AuditStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AuditLimits:
-    """How an auditor works.
+    """How often an auditor audits, and how much at a time.
 
     Attributes:
         tick_s: the most that one tick adds to the time that a bookie has been away.
@@ -89,7 +89,7 @@ class MissingMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit came to.
+    """The result of an audit.
 
     Attributes:
         concluded: whether every ledger was read and marked; else it is done again.

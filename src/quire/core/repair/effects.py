@@ -162,7 +162,7 @@ class RepairReport:
 
 @dataclass(frozen=True, slots=True)
 class RepairEnded:
-    """It is over."""
+    """The repair has ended."""
 
     outcome: RepairOutcome
     report: RepairReport
@@ -176,7 +176,7 @@ class RepairLimits:
     """How much a repair does at once, and how often it begins again.
 
     Attributes:
-        piece_entries: entries of one `CopyRange`; what is under way when a repair is cut off is copied again.
+        piece_entries: entries of one `CopyRange`; what is under way when a repair is interrupted is copied again.
         pieces_max: so many are under way at once.
         rounds_max: so often the record may have changed, or what was copied may be missing again.
     """

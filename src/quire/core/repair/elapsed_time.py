@@ -13,7 +13,7 @@ class ElapsedTime:
 
     Args:
         tick_s: the most that one look adds.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
     """
 
     __slots__ = ("_rules", "_seen_ms", "_tick_s")

@@ -47,7 +47,7 @@ class MissingCopies:
         refusing: bookies that do not take copies.
         accepted: whose word it is that some entries which only lost bookies may have keep no bookie out of the record.
         piece_entries: the most ids of one piece.
-        is_lost: the judgement that an entry is nowhere.
+        is_lost: the rule that says that an entry is nowhere.
 
     Attributes:
         copies: what can be copied, by (bookie, first, last).

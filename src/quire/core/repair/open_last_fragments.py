@@ -44,7 +44,7 @@ class OpenLastFragments:
 
     Args:
         limits: how long a ledger is left to its writer.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
     """
 
     __slots__ = ("_away_s", "_elapsed", "_limits", "_rules", "_writable_s")

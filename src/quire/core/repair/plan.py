@@ -21,7 +21,7 @@ class RepairPlan:
     """What is known and chosen for one version of the record.
 
     Attributes:
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
         record, notes, version: as they were read, or written.
         targets: by fragment, the bookie that is to take the place of each lost one.
         lists: what bookies said.

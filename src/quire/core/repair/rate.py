@@ -1,6 +1,6 @@
-"""How fast a worker repairs, and how long what is marked will take: by count and by bytes, whichever takes longer.
+"""How fast a worker repairs, and how long the marked ledgers will take: by count and by bytes, whichever takes longer.
 
-Small ledgers take their time whatever they hold, and of large ones the bytes count. Pure.
+A small ledger takes its time whatever it holds, and of a large one the bytes count. Pure.
 
 Source: docs/autorecovery.md, "What an operator sees".
 """
@@ -11,12 +11,12 @@ from collections import deque
 from typing import Final, NamedTuple
 
 LATELY_MS: Final = 60_000
-"""So much time of work counts."""
+"""The rates are those of the last minute of work."""
 _HOUR_MS: Final = 3_600_000
 
 
 class _Work(NamedTuple):
-    """What was done in some time."""
+    """What was repaired in some time."""
 
     elapsed_ms: int
     ledgers: int

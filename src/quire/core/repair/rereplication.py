@@ -57,7 +57,7 @@ class RepairMachine:
         sources: bookies outside the record that may have entries of an accepted loss.
 
     Attributes:
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""The judgements of repair and of auto-recovery.
+"""The rules of repair and of auto-recovery.
 
 Source: docs/protocol/repair.md; docs/protocol/audit.md.
 """
@@ -12,7 +12,7 @@ from quire.core.ledger.rules import LedgerRules
 
 
 class RepairRules(LedgerRules):
-    """What repairs and auditors go by."""
+    """The rules of repairs and auditors."""
 
     @staticmethod
     def fragment_is_decided(record: LedgerMetadata, index: int) -> bool:

@@ -38,7 +38,7 @@ class MarkReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnderReplicatedMark:
-    """What one client saw.
+    """The mark of an under-replicated ledger: what one client saw.
 
     Attributes:
         reason: what it is.

@@ -119,7 +119,7 @@ def under_replication_of(
         notes: its holes and accepted losses.
         lists: what its bookies said that they hold.
         lost_bookies: bookies that are permanently lost, and were not asked.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
     """
     period = period_of(record)
     lacking = UnderReplicatedLedger(record.ledger_id, _entry_bytes(record))

@@ -70,7 +70,7 @@ PAUSES: Final = frozenset({MarkStatus.PAUSED, MarkStatus.OPEN, MarkStatus.GIVEN_
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """How a worker goes about it.
+    """How many ledgers a worker repairs at a time, and how often it tries one.
 
     Attributes:
         attempts_max: after so many attempts that left something only an event counts, or `given_up_ms`.
@@ -246,7 +246,7 @@ class MarkedLedger:
 
 @dataclass(slots=True)
 class QueueCounts:
-    """What a queue has come to.
+    """How many repairs a queue has begun, and how many ledgers it has finished.
 
     Attributes:
         repaired: ledgers whose marks were no longer so.
@@ -274,7 +274,7 @@ class RepairQueue:
     Args:
         spread: any number; workers with different ones begin with different ledgers of the same priority.
         limits: attempts, pauses and room.
-        rules: the judgements; production passes the one true set.
+        rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 
     Attributes:
         ledgers: the marked ledgers, by id.

@@ -18,7 +18,7 @@ from typing import Any, Final
 from quire.core.errors import MetadataUnknownError
 from quire.metadata.etcd.connection import GRANT, RANGE, TXN, EtcdConnection, Method, StoreFullError
 from quire.metadata.etcd.keys import KeyLayout, absent, put, read
-from quire.metadata.patience import ATTEMPTS_MAX, Patience
+from quire.metadata.retries import ATTEMPTS_MAX, StoreRetries
 from quire.wire.proto.etcd_pb2 import (
     Compare,
     LeaseGrantRequest,
@@ -125,4 +125,4 @@ class Changes:
         async def once() -> TxnResponse:
             return await self.commit(conditions, effects, otherwise, what)
 
-        return await Patience(ATTEMPTS_MAX).until_in(once, (MetadataUnknownError,))
+        return await StoreRetries(ATTEMPTS_MAX).until_in(once, (MetadataUnknownError,))

@@ -82,12 +82,12 @@ _OPEN: Final[set[int]] = set()
 _FORKED_WHILE_OPEN: Final[list[int]] = []
 
 
-def _in_forked_child() -> None:
+def _after_fork_in_child() -> None:
     if _OPEN:
         _FORKED_WHILE_OPEN.append(os.getpid())
 
 
-os.register_at_fork(after_in_child=_in_forked_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class LeaseGoneError(Exception):
@@ -177,7 +177,7 @@ class EtcdConnection:
         _OPEN.add(id(self))
 
     @property
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         """How long a call waits."""
         return self.address.options.patience_ms / 1000
 
@@ -214,13 +214,13 @@ class EtcdConnection:
         """The response to what may happen more than once; sent again when a connection is lost.
 
         Raises:
-            StoreAwayError: no response within the patience.
+            StoreAwayError: no response within `patience_ms`.
             RefusedError: the response is no.
             StoreFullError: the response is that there is no room.
         """
         self.check()
         try:
-            async with asyncio.timeout(self.patience_s):
+            async with asyncio.timeout(self.timeout_s):
                 while True:
                     with self._slow.waiting():
                         server = await self.connected()
@@ -246,13 +246,13 @@ class EtcdConnection:
         """
         self.check()
         try:
-            async with asyncio.timeout(self.patience_s):
+            async with asyncio.timeout(self.timeout_s):
                 with self._slow.waiting():
                     server = await self.connected()
         except TimeoutError:
             raise await self.away() from None
         try:
-            async with asyncio.timeout(self.patience_s):
+            async with asyncio.timeout(self.timeout_s):
                 return await self._send(server, method, request)
         except grpc.aio.AioRpcError as error:
             if error.code() in _REFUSALS:
@@ -368,7 +368,7 @@ class EtcdConnection:
             NoClusterError: no server responds, or not as etcd does, or it refuses the credentials.
         """
         try:
-            async with asyncio.timeout(self.patience_s):
+            async with asyncio.timeout(self.timeout_s):
                 with self._slow.waiting():
                     server = await self.connected()
                     await self._metadata(server)

@@ -1,4 +1,4 @@
-"""The format of a cluster's store in etcd, which stands in the key `instance` behind the cluster's id.
+"""The format of a cluster's store in etcd, which stands in the key `instance` after the cluster's id.
 
 `<id> format 2, needs Quire 0.2 or newer; <CRC-32C of what is before>`: a sentence, for people who meet it.
 
@@ -28,7 +28,7 @@ _INSTANCE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What the key `instance` says."""
+    """The content of the key `instance`: the cluster's id, and the format of its store."""
 
     instance_id: str
     format: int = FORMAT

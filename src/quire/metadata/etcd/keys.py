@@ -115,7 +115,7 @@ class _Staged:
 
 @dataclass(slots=True)
 class Plan:
-    """What a multi-operation becomes.
+    """The etcd transaction that a multi-operation becomes.
 
     etcd decides all conditions on the state before, and takes each key once: so the operations of one key are folded
     into the condition of the first and the effect of all. A key that is created and deleted again has no effect.

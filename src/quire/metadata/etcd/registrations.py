@@ -34,7 +34,7 @@ from quire.metadata.etcd.keys import KeyLayout, absent, delete, leased, put, rea
 from quire.metadata.etcd.watches import EtcdWatches, WatchedRange
 from quire.metadata.held import LookedAfter, Next, Owner
 from quire.metadata.keys import sequential_key
-from quire.metadata.patience import ATTEMPTS_MAX, CONFLICTS_MAX, Patience, Turns
+from quire.metadata.retries import ATTEMPTS_MAX, CONFLICTS_MAX, Attempts, StoreRetries
 from quire.metadata.store import KeyMissingError, Registration, StoreBusyError
 from quire.wire.proto.etcd_pb2 import (
     Event,
@@ -120,9 +120,9 @@ class EtcdRegistrations:
         ours = name in self._held.unwanted  # one that could not be withdrawn yet
         unknown = False
         try:
-            turns = Turns(f"{name} was registered")
+            attempts = Attempts(f"{name} was registered")
             while True:
-                await turns.another()
+                await attempts.another()
                 lease = await self._session()
                 condition = leased(key, lease) if ours else absent(key)
                 try:
@@ -156,7 +156,7 @@ class EtcdRegistrations:
     async def _make_numbered(self, prefix: str, value: bytes) -> str:
         """A counter in the same transaction: the one that is visible first has the smaller number."""
         counter = self._layout.numbers
-        patience = Patience(ATTEMPTS_MAX)
+        retries = StoreRetries(ATTEMPTS_MAX)
         for _ in range(CONFLICTS_MAX):
             number, version = self._numbers
             name = sequential_key(prefix, number + 1)
@@ -173,7 +173,7 @@ class EtcdRegistrations:
             except MetadataUnknownError as error:
                 # The number is ours or unused: what was made is withdrawn, and another number drawn.
                 self._held.given_up(name)
-                await patience.failed(error, retry=True)
+                await retries.failed(error, retry=True)
                 await self._remove(name)
                 continue
             except asyncio.CancelledError:
@@ -194,9 +194,9 @@ class EtcdRegistrations:
     async def _update(self, registration: Registration, value: bytes) -> None:
         name = registration.key
         key = self._layout.key(name)
-        turns = Turns(f"{name} was changed")
+        attempts = Attempts(f"{name} was changed")
         while True:
-            await turns.another()
+            await attempts.another()
             if self._held.get(name) is not registration:
                 break
             lease = self.lease
@@ -244,9 +244,9 @@ class EtcdRegistrations:
     async def _restore(self, name: str) -> None:
         """Make a held registration if it is missing."""
         key = self._layout.key(name)
-        turns = Turns(f"{name} was registered again")
+        attempts = Attempts(f"{name} was registered again")
         while True:
-            await turns.another()
+            await attempts.another()
             lease = self.lease
             found = (await self._changes.range(RangeRequest(key=key))).kvs
             follows = self._held.found(name, owner_of(found, lease))

@@ -104,7 +104,7 @@ class EtcdWatches:
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._run(), name="etcd watches")
             await self._ask(place)
-            async with asyncio.timeout(self._connection.patience_s):
+            async with asyncio.timeout(self._connection.timeout_s):
                 await place.stands.wait()
         except TimeoutError:
             self.drop(place)

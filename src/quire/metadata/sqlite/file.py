@@ -40,8 +40,8 @@ from quire.metadata.sqlite.place import (
     close_files,
     damaged,
     explain,
-    patiently,
     primary_code,
+    retry_while_busy,
 )
 from quire.metadata.sqlite.sequence import (
     Counters,
@@ -131,7 +131,7 @@ def _monotonic_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class SqliteOptions:
-    """How a store behaves.
+    """The options of a store in SQLite.
 
     Args:
         session_timeout_ms: how long an owner may stand still before others take its session for ended; at least 100.
@@ -376,14 +376,14 @@ class SqliteFile:
             self._create_tables()
         self._check_health()
         self.instance_id, self.generation = self._identity()
-        self._seen = self._patiently(self._counters)
+        self._seen = self._retry_while_busy(self._counters)
         progress = self.progress
         if self.log.empty() or self.log.sync():
             self.sequence.raise_to(progress)
 
     def _create_tables(self) -> None:
         run = self._connection.execute
-        self._patiently(lambda: run("BEGIN IMMEDIATE"))
+        self._retry_while_busy(lambda: run("BEGIN IMMEDIATE"))
         try:
             if not self._tables():  # another process may have been first
                 run(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -395,7 +395,7 @@ class SqliteFile:
 
     def _check_health(self) -> None:
         if self.path.stat().st_size <= CHECKED_BYTES_MAX:
-            found = self._patiently(lambda: self._one("PRAGMA quick_check(1)"))
+            found = self._retry_while_busy(lambda: self._one("PRAGMA quick_check(1)"))
             if found != "ok":
                 raise damaged(self.path, str(found))
 
@@ -416,7 +416,7 @@ class SqliteFile:
 
     def _identity(self) -> tuple[str, int]:
         """Instance and generation; a file that is a copy, or that went back in time, starts a new generation."""
-        found, now, newer = self._patiently(self._look_back)
+        found, now, newer = self._retry_while_busy(self._look_back)
         if newer is not None or found.inode != self._inode:
             self.begin()
             found, now, newer = self._look_back()
@@ -442,7 +442,7 @@ class SqliteFile:
             raise damaged(self.path, progress)
         return found, *progress
 
-    _patiently = staticmethod(patiently)
+    _retry_while_busy = staticmethod(retry_while_busy)
 
     def _one(self, statement: str, *values: object) -> object:
         row = self._connection.execute(statement, values).fetchone()
@@ -453,11 +453,11 @@ class SqliteFile:
 
     # --- transactions --------------------------------------------------------------------------------------------
 
-    def begin(self, patience_ms: int = BUSY_MS) -> None:
+    def begin(self, wait_ms: int = BUSY_MS) -> None:
         """Start a transaction that changes something.
 
         Args:
-            patience_ms: how long to wait for another process that is changing something.
+            wait_ms: how long to wait for another process that is changing something.
 
         Raises:
             sqlite3.Error: nothing was started.
@@ -466,7 +466,7 @@ class SqliteFile:
         self.committed = None
         self._changed = []
         self.check_same_file()
-        self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), patience_ms)
+        self._retry_while_busy(lambda: self._connection.execute("BEGIN IMMEDIATE"), wait_ms)
         self._started = self._counters()
         self.revision, self.trimmed, self._next_ledger, _ = self._started
 
@@ -596,13 +596,13 @@ class SqliteFile:
     def get(self, key: str) -> StoredRow | None:
         """One key, if it exists."""
         query = "SELECT value, version, session FROM entries WHERE key = ? AND value IS NOT NULL"
-        row = self._patiently(lambda: self._connection.execute(query, (key,)).fetchone())
+        row = self._retry_while_busy(lambda: self._connection.execute(query, (key,)).fetchone())
         return StoredRow(key, *row) if row else None
 
     def page(self, prefix: str, after: str | None, limit: int) -> list[StoredRow]:
         """Keys with a prefix, ascending."""
         query, start = (_PAGE_FROM, prefix) if after is None or after < prefix else (_PAGE_AFTER, after)
-        rows = self._patiently(
+        rows = self._retry_while_busy(
             lambda: self._connection.execute(query, (start, prefix + _KEY_END, limit)).fetchall()
         )
         return [StoredRow(*row) for row in rows]
@@ -610,20 +610,24 @@ class SqliteFile:
     def has_session(self, number: int, name: str) -> bool:
         """Whether a session is there."""
         query = "SELECT 1 FROM sessions WHERE number = ? AND name = ?"
-        return self._patiently(lambda: self._one(query, number, name)) is not None
+        return self._retry_while_busy(lambda: self._one(query, number, name)) is not None
 
     def keys_of_session(self, number: int) -> set[str]:
         """What a session has registered."""
         query = "SELECT key FROM entries WHERE session = ?"
         return {
-            key for (key,) in self._patiently(lambda: self._connection.execute(query, (number,)).fetchall())
+            key
+            for (key,) in self._retry_while_busy(
+                lambda: self._connection.execute(query, (number,)).fetchall()
+            )
         }
 
     def sessions(self) -> list[SessionRow]:
         """All sessions."""
         query = "SELECT number, name, timeout_ms FROM sessions"
         return [
-            SessionRow(*row) for row in self._patiently(lambda: self._connection.execute(query).fetchall())
+            SessionRow(*row)
+            for row in self._retry_while_busy(lambda: self._connection.execute(query).fetchall())
         ]
 
     def data_version(self) -> int:
@@ -632,11 +636,11 @@ class SqliteFile:
 
     def newest(self) -> int:
         """The revision of the newest change."""
-        return self._patiently(self._counters).revision
+        return self._retry_while_busy(self._counters).revision
 
     def changes(self, since: int) -> tuple[int, list[str] | None]:
         """The revision now, and the keys that changed after `since`; None if that is no longer known."""
-        return self._patiently(lambda: self._changes(since))
+        return self._retry_while_busy(lambda: self._changes(since))
 
     def _changes(self, since: int) -> tuple[int, list[str] | None]:
         run = self._connection.execute

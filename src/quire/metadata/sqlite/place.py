@@ -56,13 +56,13 @@ def primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def patiently(attempt: Callable[[], Result], patience_ms: int = BUSY_MS) -> Result:
+def retry_while_busy(attempt: Callable[[], Result], wait_ms: int = BUSY_MS) -> Result:
     """Try until no other process is in the way, in steps of 0.1 to 5 ms.
 
     Raises:
-        sqlite3.OperationalError: SQLITE_BUSY when patience is at its end.
+        sqlite3.OperationalError: SQLITE_BUSY when `wait_ms` is over.
     """
-    give_up = time.monotonic() + patience_ms / 1000
+    give_up = time.monotonic() + wait_ms / 1000
     pause = 0.0001
     while True:
         try:

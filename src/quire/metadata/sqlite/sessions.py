@@ -6,9 +6,9 @@ lock means an ended owner. A lock that is held while the counter stands still me
 expired after the session's timeout, measured by the observer's clock.
 
 The counter lies in the file and not in the row, so that a heartbeat needs no commit: an idle cluster writes nothing,
-and a process that is stopped is hardly ever stopped with the database's write lock in its hand.
+and a process that is stopped hardly ever holds the database's write lock at that moment.
 
-The locks have a snare: closing *any* descriptor of a file drops the process's locks on it. Therefore a session file is
+POSIX locks have a trap: closing *any* descriptor of a file drops the process's locks on it. Therefore a session file is
 opened once by its owner, and never by another store of the same process (`_OWN` knows them).
 
 Source: POSIX, fcntl(), "F_SETLK" and close(): what ends a record lock.

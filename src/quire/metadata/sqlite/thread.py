@@ -1,8 +1,8 @@
 """The thread that owns a metadata file: groups changes into commits, looks for changes, keeps and watches sessions.
 
 What waits while a commit runs goes into the next one, so that many small changes share one sync; responses leave after
-the commit. Everything that SQLite does for a store happens here, so no commit stalls an event loop. `sqlite.py` has
-the interface.
+the commit. Everything that SQLite does for a store happens here, so no commit stalls an event loop. `sqlite/store.py`
+has the interface.
 """
 
 from __future__ import annotations
@@ -235,14 +235,14 @@ def _after_fork() -> None:
     _NEIGHBOURS_LOCK.release()
 
 
-def _in_forked_child() -> None:
+def _after_fork_in_child() -> None:
     _PARENTS.extend(_NEIGHBOURS)
     _NEIGHBOURS.clear()
     _SHARED.clear()
     _after_fork()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_forked_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 class StoreThread(threading.Thread):
@@ -402,12 +402,12 @@ class StoreThread(threading.Thread):
                 job.done()
         return settled
 
-    def _attempt(self, work: Callable[[], None], patience_ms: int = BUSY_MS) -> QuireError | None:
+    def _attempt(self, work: Callable[[], None], wait_ms: int = BUSY_MS) -> QuireError | None:
         """Run work in a transaction; None when it is durable, else what became of it."""
         if self.failure is not None:
             return self.failure
         try:
-            self._begin(patience_ms)
+            self._begin(wait_ms)
             work()
             self.file.trim()
         except (sqlite3.Error, QuireError) as error:
@@ -431,9 +431,9 @@ class StoreThread(threading.Thread):
         self.settling.committed()
         return None
 
-    def _begin(self, patience_ms: int) -> None:
+    def _begin(self, wait_ms: int) -> None:
         """Start a transaction. A process that waits for another one's is alive: its session's counter moves meanwhile."""
-        give_up_ms = self._options.now_ms() + patience_ms
+        give_up_ms = self._options.now_ms() + wait_ms
         while (left_ms := give_up_ms - self._options.now_ms()) > self._options.beat_ms:
             try:
                 self.file.begin(self._options.beat_ms)

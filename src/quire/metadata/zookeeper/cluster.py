@@ -19,7 +19,7 @@ from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEm
 from kazoo.protocol.serialization import Create, Delete, GetChildren, GetData, Transaction
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, NoClusterError
-from quire.metadata.patience import Turns
+from quire.metadata.retries import Attempts
 from quire.metadata.zookeeper.nodes import ANY_VERSION, Nodes
 from quire.metadata.zookeeper.options import ZookeeperAddress, ZookeeperLayout
 from quire.metadata.zookeeper.paths import OWN, layout_text, parse_layout
@@ -31,7 +31,7 @@ INSTANCE_BYTES_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a root says.
+    """What the znodes below a cluster's root say of the cluster.
 
     Attributes:
         layout: where ledgers are.
@@ -192,9 +192,9 @@ class ClusterRoot:
 
     async def _remove_tree(self, path: str) -> int:
         removed = 0
-        turns = Turns(f"{path} was deleted")
+        attempts = Attempts(f"{path} was deleted")
         while True:
-            await turns.another()
+            await attempts.another()
             for child in await self._children(path):
                 removed += await self._remove_tree(f"{path}/{child}")
             request: Any = Delete(path, ANY_VERSION)

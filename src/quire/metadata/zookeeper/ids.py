@@ -24,7 +24,7 @@ from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, Tr
 
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, MisuseError, RefusedError
 from quire.core.ids import LedgerId
-from quire.metadata.patience import Turns, settled
+from quire.metadata.retries import Attempts, settled
 from quire.metadata.zookeeper.nodes import ANY_VERSION, EPHEMERAL, SEQUENTIAL, Nodes
 from quire.metadata.zookeeper.options import ZookeeperLayout
 from quire.metadata.zookeeper.paths import SHORT_ID_END
@@ -225,9 +225,9 @@ class ZookeeperLedgerIds:
 
     async def _skip_long(self, above: int) -> None:
         high, low = above >> 32, above & 0xFFFF_FFFF
-        turns = Turns(f"ledger ids go on above {above}")
+        attempts = Attempts(f"ledger ids go on above {above}")
         while True:
-            await turns.another()
+            await attempts.another()
             if (current := await self._high_bits()) > high:
                 return
             if current == high:
@@ -239,9 +239,9 @@ class ZookeeperLedgerIds:
     # --- long ids ------------------------------------------------------------------------------------------------
 
     async def _long_id(self) -> LedgerId:
-        turns = Turns("a ledger id was drawn")
+        attempts = Attempts("a ledger id was drawn")
         while True:
-            await turns.another()
+            await attempts.another()
             high = await self._high_bits()
             number = await self._number(f"{self._high_path(high)}/{ID_NODE}")
             if number is not None:

@@ -12,7 +12,7 @@ from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create, Delete, Exists
 
 from quire.core.errors import MetadataUnknownError, QuireError
-from quire.metadata.patience import settled
+from quire.metadata.retries import settled
 from quire.metadata.store import StoreAwayError
 from quire.metadata.zookeeper.paths import OWN
 from quire.metadata.zookeeper.session import LOST, ZookeeperSession

@@ -19,7 +19,7 @@ from kazoo.protocol.serialization import Create, Exists, GetChildren, GetData, S
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, QuireError
 from quire.metadata.held import LookedAfter, Next, Owner
-from quire.metadata.patience import settled
+from quire.metadata.retries import settled
 from quire.metadata.store import KeyMissingError, Registration
 from quire.metadata.zookeeper.nodes import EPHEMERAL, SEQUENTIAL, Nodes
 from quire.metadata.zookeeper.paths import SEQUENCE_ZEROS, KeyPaths

@@ -284,7 +284,7 @@ class ZookeeperSession:
         """Wait for a connection.
 
         Raises:
-            StoreAwayError: none came within the patience.
+            StoreAwayError: none came within `patience_ms`.
             MisuseError: closed, or used after a fork.
         """
         self._check()
@@ -319,7 +319,7 @@ class ZookeeperSession:
             fresh: see everything that was done before, on whichever server.
 
         Raises:
-            StoreAwayError: no response within the patience.
+            StoreAwayError: no response within `patience_ms`.
             KazooException: the response is an error.
         """
         try:

@@ -134,7 +134,7 @@ class _Walk:
 
 
 class ZnodeTree:
-    """Reads pages of keys.
+    """Reads pages of keys, in the order of the other stores, from ZooKeeper's tree.
 
     Args:
         session: the session.
@@ -150,7 +150,7 @@ class ZnodeTree:
 
         Raises:
             StoreBusyError: they changed faster than they could be read.
-            StoreAwayError: no response within the patience.
+            StoreAwayError: no response within `patience_ms`.
         """
         walk = _Walk(self._paths, prefix, after, limit)
         folders: dict[str, list[str]] = {}

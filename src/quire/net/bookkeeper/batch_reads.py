@@ -98,7 +98,7 @@ class _ProbeCodec(V2Codec):
 
 
 class _Probe:
-    """One question."""
+    """One batch read that finds out whether a bookie knows batch reads."""
 
     def __init__(
         self, meant: BookieId, context: ChannelContext, concluded: Callable[[bool | None], None]

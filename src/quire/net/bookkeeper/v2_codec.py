@@ -37,7 +37,7 @@ class Batches(Protocol):
 
 
 class V2Codec(BookKeeperCodec):
-    """V2.
+    """The client's side of BookKeeper's protocol V2 on one channel.
 
     Args:
         make_v3: makes the V3 connection to the same bookie; called when it is needed.

@@ -29,7 +29,7 @@ _SLICE_MS: Final = 300
 
 
 class V3Codec(BookKeeperCodec):
-    """V3."""
+    """The client's side of BookKeeper's protocol V3 on one channel."""
 
     is_v2 = False
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from quire.core.errors import MisuseError
-from quire.env.private import warn_of_exposed
+from quire.env.private import warn_if_others_may_read
 from quire.net.security.sasl import Users
 
 BOOKIE_SECTION: Final = "Bookie"
@@ -74,7 +74,7 @@ def options_of(path: Path, section: str) -> dict[str, str]:
     """
     try:
         tokens = _tokens(path.read_text(encoding="utf-8"))
-        warn_of_exposed(path, "passwords")
+        warn_if_others_may_read(path, "passwords")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         msg = f"the JAAS file {path} cannot be read: {reason}"

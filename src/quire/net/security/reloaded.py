@@ -16,7 +16,7 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class Reloaded(Generic[T]):
-    """A value made of files.
+    """A value made of files, made again when they change.
 
     Asked for once a connection, never once a request: it looks at each file's age, size and number. What could not be read
     is tried again each time: its mode may have changed since, or there are descriptors again.

@@ -89,7 +89,7 @@ class SaslClient:
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Who may connect to a bookie.
+    """The users that may connect to a bookie, with their passwords.
 
     Args:
         passwords: of each user.

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from quire.core.errors import MisuseError
-from quire.env.private import warn_of_exposed
+from quire.env.private import warn_if_others_may_read
 from quire.net.security.jaas import BOOKIE_SECTION, CLIENT_SECTION, user_of, users_of
 from quire.net.security.reloaded import Reloaded
 from quire.net.security.sasl import SaslClient, SaslServer, Users, require_library
@@ -73,7 +73,7 @@ class ClientSasl:
 
 @dataclass(frozen=True, slots=True)
 class BookieSasl:
-    """Who may connect to a bookie.
+    """The SASL settings of a bookie: who may connect.
 
     Args:
         jaas: the JAAS file with the users.
@@ -243,7 +243,7 @@ def _load(path: Path, tls: type[T], sasl: type[Any]) -> tuple[T | None, Any]:
         msg = f"the security file {path} cannot be read: {reason}"
         raise MisuseError(msg, path=str(path)) from error
     if isinstance(document.get("sasl"), dict) and "password" in document["sasl"]:
-        warn_of_exposed(path, "a password")
+        warn_if_others_may_read(path, "a password")
     unknown = set(document) - {"tls", "sasl"}
     if unknown:
         msg = f"the security file {path} has {', '.join(sorted(unknown))}; it may have [tls] and [sasl]"

@@ -1,6 +1,6 @@
-"""What a client's connection does before its first request, where it has certificates or a password: TLS, then its name.
+"""What a client's connection does before its first request, where it has certificates or a password: TLS, then authentication.
 
-A connection to a bookie that cannot speak TLS is abandoned, never spoken to in clear; one that asks for no name gets none.
+A connection to a bookie that cannot speak TLS is abandoned, never spoken to in clear; one that asks for no authentication gets none.
 
 Source: `docs/security.md`; BookKeeper source, `PerChannelBookieClient` and `AuthHandler.ClientSideHandler`.
 """
@@ -202,7 +202,7 @@ class BookKeeperOpening(_Opening):
         """What comes while the connection is being opened.
 
         Raises:
-            MalformedFrameError: a frame lies in clear behind the response to START_TLS; nothing is done about it.
+            MalformedFrameError: a frame lies in clear after the response to START_TLS; nothing is done about it.
         """
         for at in starts:
             if self._is_over:

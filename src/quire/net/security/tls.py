@@ -292,7 +292,7 @@ def _load_certificate(
         _check_readable(key, "key")
     password = ""
     if password_file is not None:
-        password = read_secret(password_file, "key password", exposed=True)
+        password = read_secret(password_file, "key password", others_may_read=True)
     try:
         # Always a password: without one OpenSSL would ask on the terminal, and a server would hang.
         context.load_cert_chain(certificate, key, password=lambda: password)

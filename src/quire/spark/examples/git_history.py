@@ -39,7 +39,7 @@ class Edit(NamedTuple):
     Attributes:
         commit: the commit's name, 40 hex digits.
         time_s: when it was made, seconds since 1970.
-        line: as `git log --raw` prints it: modes, blobs, status, then the path behind a tab.
+        line: as `git log --raw` prints it: modes, blobs, status, then the path after a tab.
     """
 
     commit: bytes
@@ -96,7 +96,7 @@ def load(cluster: str, log: str, repository: Path, tip: str = "HEAD") -> dict[st
     """Write a repository's edits to a new log.
 
     Returns:
-        For each commit the offset behind its last edit.
+        For each commit the offset after its last edit.
     """
     ends: dict[str, int] = {}
     with quire.blocking.connect(cluster) as client:
@@ -181,14 +181,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         spark = session(app_name=f"git history: {args.step}", **{"spark.log.level": "ERROR"})
         try:
-            line = _in_spark(spark, args)
+            line = _run_in_spark(spark, args)
         finally:
             spark.stop()
     sys.stdout.write(json.dumps({"step": args.step, **line}) + "\n")
     return 0
 
 
-def _in_spark(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any]:
+def _run_in_spark(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any]:
     if args.step == "stream":
         arguments = (args.cluster, args.log, args.to, args.checkpoint, args.records_per_batch)
         return {"last_batch": stream(spark, *arguments)}

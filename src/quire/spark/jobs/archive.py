@@ -4,7 +4,7 @@
 
 For each ledger a task writes a file, reads it back and compares; then the log's list says that the records are in both
 places. A later run of the job, after a grace time, compares each file with its ledger once more, and only then the list
-names the file alone and the ledger is deleted. Each step can be cut off and done again; files that no list names are
+names the file alone and the ledger is deleted. Each step can be interrupted and done again; files that no list names are
 shown, and deleted on demand. A reader of the log through Spark sees no difference, and anything that reads Parquet can
 read the files.
 
@@ -71,7 +71,7 @@ class ArchiveUnit:
 
     @property
     def lane(self) -> str:
-        """All of them load the same bookies."""
+        """Files, all in one lane: they load the same bookies."""
         return "files"
 
     @property
@@ -83,11 +83,11 @@ class ArchiveUnit:
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlan:
-    """What there is to do.
+    """What a run of the archive job has to do.
 
     Attributes:
-        to_write: items that get a file.
-        to_prove: items whose file is old enough: proven again, then the ledger goes.
+        to_write: items of the log's list (ledgers) that get a file.
+        to_prove: items whose file is old enough: compared with its ledger again (*proven*), then the ledger is deleted.
         strays: files below the log's folder that no item names.
     """
 
@@ -103,7 +103,7 @@ class ArchivePlan:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveReport(command.Report):
-    """What was done.
+    """What a run of the archive job did.
 
     Attributes:
         written: files that the list names now; `records` and `bytes` are theirs.
@@ -356,9 +356,9 @@ def content(uri: str, log: str, root: str, password: bytes = b"") -> Content:
         location = _location(root, head.log_id, item)
         if location.name not in there:
             raise ArchiveError(f"archive file {location.path} is missing", path=location.path)
-        first, behind = item.first_offset or 0, item.next_offset or 0
+        first, stop = item.first_offset or 0, item.next_offset or 0
         size = there[location.name][0]
-        return TableFile(location.name.rpartition("/")[2], size, item.count, (first, behind - 1))
+        return TableFile(location.name.rpartition("/")[2], size, item.count, (first, stop - 1))
 
     files = tuple(
         file(item) for item in every if item.archive and (item.next_offset or 0) > head.start_offset

@@ -58,7 +58,7 @@ def read_log(
         spark: a session in which the format `quire` is known.
         cluster: the cluster's URI.
         log: the log's name.
-        start: the first offset; `end` is behind the last one.
+        start: the first offset; `end` is after the last one.
         schema: the columns that are needed, as DDL; None is all.
 
     Raises:

@@ -77,8 +77,8 @@ class CompactUnit(CopyUnit):
         return self.items[0].first_offset or 0
 
     @property
-    def behind(self) -> int:
-        """The first offset behind its ledgers."""
+    def stop(self) -> int:
+        """The first offset after its ledgers."""
         return self.items[-1].next_offset or 0
 
     @property
@@ -89,7 +89,7 @@ class CompactUnit(CopyUnit):
 
 @dataclass(frozen=True, slots=True)
 class CompactPlan:
-    """What is to be copied.
+    """The ledgers that a compaction copies.
 
     Attributes:
         log_id: the log.
@@ -110,7 +110,7 @@ class CompactPlan:
 
 @dataclass(frozen=True, slots=True)
 class CompactReport(command.Report):
-    """What was done.
+    """What a compaction did.
 
     Attributes:
         ledgers_before: ledgers of the log when the job was planned; `ledgers_after`: when it was done.
@@ -179,7 +179,7 @@ def plan(
         return CompactUnit(uri, log_id, b"", head.settings, tuple(items), "compact", part, compression)
 
     made = [unit(group) for group in _neighbours(ours, target_bytes)]
-    losing = tuple(each for each in made if each.kept.count(each.first, each.behind) < each.records)
+    losing = tuple(each for each in made if each.kept.count(each.first, each.stop) < each.records)
     return CompactPlan(uri, log, log_id, end, losing, drops, head.item_count)
 
 
@@ -301,7 +301,7 @@ def _fill(unit: CompactUnit, staged: StagedLedger) -> tuple[LogItem, RecordDiges
 
 
 def _outgoing(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Records in the columns of an entry, with their offsets behind."""
+    """Records in the columns of an entry, with their offsets after."""
     names = {"timestamp_ms": "timestamp"}
     columns = [batch.column(names.get(field.name, field.name)).cast(field.type) for field in arrow_schema()]
     schema = arrow_schema().append(pa.field("offset", pa.int64(), nullable=False))
@@ -348,7 +348,7 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
         compression=Compression(arguments.compression),
     )
     rows = [
-        copied.plan_row(unit, records=unit.records, staying=unit.kept.count(unit.first, unit.behind))
+        copied.plan_row(unit, records=unit.records, staying=unit.kept.count(unit.first, unit.stop))
         for unit in work.units
     ]
     facts = {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Listed(Protocol):
-    """A plan about a log's list."""
+    """A job's plan that changes a log's list."""
 
     @property
     def uri(self) -> str:

@@ -40,7 +40,7 @@ _DIGITS = 19
 
 @dataclass(frozen=True, slots=True)
 class MaterialisePlan:
-    """What is to be made.
+    """The table that is to be made of a log.
 
     Attributes:
         log_id: 32 hex digits.
@@ -70,7 +70,7 @@ class MaterialisePlan:
 
 @dataclass(frozen=True, slots=True)
 class MaterialiseReport(command.Report):
-    """What was made.
+    """The table that was made of a log.
 
     Attributes:
         table: where the state lies.

@@ -36,14 +36,14 @@ class KeptOffsets:
                 mask[inside] = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[indexes]
         return mask
 
-    def part(self, first: int, behind: int) -> KeptOffsets:
-        """What concerns the offsets from `first` up to, not including, `behind`."""
-        wanted = range(first >> BUCKET_BITS, (behind - 1 >> BUCKET_BITS) + 1)
+    def part(self, first: int, stop: int) -> KeptOffsets:
+        """What concerns the offsets from `first` up to, not including, `stop`."""
+        wanted = range(first >> BUCKET_BITS, (stop - 1 >> BUCKET_BITS) + 1)
         return KeptOffsets({bucket: self.bitmaps[bucket] for bucket in wanted if bucket in self.bitmaps})
 
-    def count(self, first: int, behind: int) -> int:
+    def count(self, first: int, stop: int) -> int:
         """How many records stay of these offsets."""
-        return int(self.mask(np.arange(first, behind)).sum())
+        return int(self.mask(np.arange(first, stop)).sum())
 
 
 def staying(records: DataFrame, key: str, tombstones_below_ms: int | None) -> KeptOffsets:

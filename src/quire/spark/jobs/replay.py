@@ -25,7 +25,7 @@ from quire.spark.options import SparkUseError
 
 @dataclass(frozen=True, slots=True)
 class StateReport(command.Report):
-    """What a replay led to.
+    """The result of replaying a log into the newest value of each key.
 
     Attributes:
         log: the log's name.

@@ -5,7 +5,7 @@
 A streaming sink makes a ledger or two for each batch. This job copies neighbours that are small into one, in tasks, and
 changes the log's list by compare-and-swap when a round of copies is done: exactly the copied ledgers go, refused if any
 was changed meanwhile. What left the list stays readable until the collector's grace time is over, so that no reader is
-cut off. It can run while a leader and sinks do; a copy that was never listed is collected.
+interrupted. It can run while a leader and sinks do; a copy that was never listed is collected.
 
 Source: docs/spark-jobs.md, "Rewrite".
 """
@@ -45,7 +45,7 @@ SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class RewritePlan:
-    """What is to be copied.
+    """The ledgers that a rewrite copies.
 
     Attributes:
         log_id: the log.
@@ -68,7 +68,7 @@ class RewritePlan:
 
 @dataclass(frozen=True, slots=True)
 class RewriteReport(command.Report):
-    """What was done.
+    """What a rewrite did.
 
     Attributes:
         ledgers_before: ledgers of the log when the job was planned; `ledgers_after`: when it was done.

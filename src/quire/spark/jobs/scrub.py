@@ -94,7 +94,7 @@ class ScrubUnit:
 
 @dataclass(frozen=True, slots=True)
 class ScrubPlan:
-    """What is to be looked at.
+    """The entries that a scrub reads.
 
     Attributes:
         units: the work.
@@ -111,7 +111,7 @@ class ScrubPlan:
 
 @dataclass(frozen=True, slots=True)
 class ScrubReport(command.Report):
-    """What all copies showed.
+    """What a scrub found on all copies.
 
     Attributes:
         ok: no copy is missing, corrupt or unlike the others, and every record could be read.

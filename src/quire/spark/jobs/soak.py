@@ -88,7 +88,7 @@ class SoakUnit:
     step: str
     round: int
     first: int
-    behind: int
+    stop: int
 
     @property
     def stretch(self) -> tuple[int, int]:
@@ -103,19 +103,17 @@ class SoakUnit:
     @property
     def name(self) -> str:
         """Seed, writer, step and stretch."""
-        return (
-            f"soak {self.writer.seed} writer {self.writer.number} {self.step} {self.first} to {self.behind}"
-        )
+        return f"soak {self.writer.seed} writer {self.writer.number} {self.step} {self.first} to {self.stop}"
 
     @property
     def size(self) -> int:
         """Bytes of values, about."""
-        return (self.behind - self.first) * self.writer.value_bytes
+        return (self.stop - self.first) * self.writer.value_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SoakPlan:
-    """What is to be done.
+    """What a soak writes and reads.
 
     Attributes:
         rounds: units that run at once, in the order of time.
@@ -131,7 +129,7 @@ class SoakPlan:
 
 @dataclass(frozen=True, slots=True)
 class SoakReport:
-    """What was found.
+    """What a soak found.
 
     Attributes:
         written: records that were written, earlier runs with this table included; `read`: read back and compared.
@@ -317,7 +315,7 @@ def _work(unit: SoakUnit) -> Iterator[Fields]:
         "writer": unit.writer.number,
         "round": unit.round,
         "first_offset": unit.first,
-        "next_offset": unit.behind,
+        "next_offset": unit.stop,
     }
     try:
         facts |= cluster.call(unit.uri, _write if unit.step == WRITE else verify, unit)
@@ -350,8 +348,8 @@ async def _append(log: Log, unit: SoakUnit, facts: Fields) -> None:
     writer = unit.writer
     step = max(1, CHUNK_BYTES // writer.value_bytes)
     async with await log.open_writer() as sink:
-        for first in range(sink.end_offset, unit.behind, step):
-            numbers = range(first, min(first + step, unit.behind))
+        for first in range(sink.end_offset, unit.stop, step):
+            numbers = range(first, min(first + step, unit.stop))
             values = [writer.value(n) for n in numbers]
             began = time.monotonic()
             await sink.append_many(values, keys=[writer.key(n) for n in numbers])
@@ -367,9 +365,9 @@ async def verify(client: QuireClient, unit: SoakUnit) -> Fields:
         QuireError: it cannot be read.
     """
     found = SoakVerdict(unit.writer)
-    async for record in client.log(unit.log).read(unit.first, unit.behind):
+    async for record in client.log(unit.log).read(unit.first, unit.stop):
         found.take(record)
-    return found.facts(unit.first, unit.behind)
+    return found.facts(unit.first, unit.stop)
 
 
 class SoakVerdict:
@@ -392,12 +390,12 @@ class SoakVerdict:
         self._mismatched += record.value != self._writer.value(n)
         self._misplaced += n != record.offset
 
-    def facts(self, first: int, behind: int) -> Fields:
-        """What is wrong with the records from `first` up to, not including, `behind`."""
+    def facts(self, first: int, stop: int) -> Fields:
+        """What is wrong with the records from `first` up to, not including, `stop`."""
         return {
             "records": self._records,
             "bytes": self._bytes,
-            "missing": sum(n not in self._seen for n in range(first, behind)),
+            "missing": sum(n not in self._seen for n in range(first, stop)),
             "duplicates": self._seen.total() - len(self._seen),
             "mismatched": self._mismatched,
             "misplaced": self._misplaced,
@@ -427,7 +425,7 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
             "step": group[0].step,
             "writers": len(group),
             "first_record": group[0].first,
-            "next_record": group[0].behind,
+            "next_record": group[0].stop,
             "bytes": sum(unit.size for unit in group),
         }
         for group in work.rounds

@@ -18,7 +18,7 @@ from quire.core.log.list import ItemFlags, LogItem
 from quire.log.archive import SCHEMA
 from quire.log.ledgers import LogLedgers, views_of
 from quire.spark import cluster
-from quire.spark.decode import ArrowBuilder, Origin, check_follows
+from quire.spark.decode import ArrowBuilder, SourceLedger, check_follows
 from quire.spark.schema import Projection
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def records_of(uri: str, password: bytes, item: LogItem) -> Iterator[pa.RecordBa
         NoSuchLedgerError: it is deleted.
         PeerError: its batches do not follow one another.
     """
-    origin = Origin("", int(item.ledger_id), item.first_offset or 0, bool(item.flags & ItemFlags.COMPACTED))
+    origin = SourceLedger(
+        "", int(item.ledger_id), item.first_offset or 0, bool(item.flags & ItemFlags.COMPACTED)
+    )
     builder = ArrowBuilder(Projection(tuple(SCHEMA.names), SCHEMA), _ROWS)
     record = cluster.call(uri, _record, password, item)
     expected: int | None = 0

@@ -1,8 +1,8 @@
 """Parquet files that are there already, as a Delta or an Iceberg table: one commit that names exactly them.
 
-Nothing is copied. What a table should hold is compared with what it holds, so a commit that was cut off, or came twice,
+Nothing is copied. What a table should hold is compared with what it holds, so a commit that was interrupted, or came twice,
 is made good by the next one. The log's list, or the snapshot, stays what counts; the table is a view of it for those who
-reads such tables. Each format needs its extra: `delta`, `iceberg`.
+read such tables. Each format needs its extra: `delta`, `iceberg`.
 
 Source: docs/spark-jobs.md, "As Delta and Iceberg tables".
 """
@@ -43,7 +43,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a table is to hold.
+    """What a table is to contain.
 
     Attributes:
         place: the directory with the files: a URI, or an absolute path.
@@ -79,7 +79,7 @@ def commit_delta(content: Content) -> int:
     from deltalake import CommitProperties, DeltaTable, Schema, Transaction
     from deltalake.transaction import RemoveAction, create_table_with_add_actions
 
-    schema = Schema.from_arrow(_in_microseconds(content.schema))
+    schema = Schema.from_arrow(_with_microseconds(content.schema))
     properties = CommitProperties(
         custom_metadata=content.facts, app_transactions=[Transaction(content.log_id, content.version)]
     )
@@ -116,7 +116,7 @@ def _add_action(file: TableFile) -> Any:
     return AddAction(file.name, file.size, {}, time.time_ns() // 1_000_000, True, json.dumps(stats))
 
 
-def _in_microseconds(schema: pa.Schema) -> pa.Schema:
+def _with_microseconds(schema: pa.Schema) -> pa.Schema:
     """Delta knows one unit of time; its readers take the files' milliseconds for it."""
     return pa.schema(
         [

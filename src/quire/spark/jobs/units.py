@@ -121,7 +121,7 @@ def worked(
 
 
 class UnitReader(DataSourceReader):
-    """Works at units, one a partition."""
+    """A Spark data source that works at a job's units, one a partition."""
 
     def __init__(self, units: Sequence[U], work: Callable[[U], Iterable[Row]], schema: StructType) -> None:
         self._units, self._work, self._schema = tuple(units), work, arrow_schema(schema)

@@ -52,7 +52,7 @@ _CHECKSUM_AT: Final = BOOT.size - 4
 
 
 class Boot(NamedTuple):
-    """What one slot says.
+    """The content of one of the file's two slots.
 
     Attributes:
         number: how often the bookie was started on this directory; the first start is 1.
@@ -105,7 +105,7 @@ def decode_boot(data: Buffer) -> Boot | None:
 
 
 class BootFile:
-    """The two files of one directory.
+    """The file `BOOT` of one directory, in two slots that are written in turn.
 
     Attributes:
         last: what was written last, by this process or the one before; None before the first start.

@@ -49,7 +49,7 @@ COLLECTOR: Final = Layout(
     ],
 )
 COLLECTOR_BODY: Final = Layout(
-    "Collector's file, behind instance and header",
+    "Collector's file, after instance and header",
     [
         Field("ids, ascending: found once, then twice or more, then reported", "Q", _USE),
         Field("of each proven one: id", "Q", _USE),

@@ -90,7 +90,7 @@ class Identity:
             return
         try:
             if files.exists(path):
-                raise _in_use(self.directory)
+                raise _directory_in_use(self.directory)
             files.write_whole(path, self.cookie)
         except OSError as error:
             raise _cookie_failed(path, error) from error
@@ -227,10 +227,10 @@ def _locked(directory: Path, files: Files) -> Lock:
     try:
         return files.lock(directory)
     except BlockingIOError as error:
-        raise _in_use(directory) from error
+        raise _directory_in_use(directory) from error
 
 
-def _in_use(directory: Path) -> DirectoryInUseError:
+def _directory_in_use(directory: Path) -> DirectoryInUseError:
     return DirectoryInUseError(
         f"{directory} is in use by another bookie process: stop that process, or choose another directory",
         path=str(directory),

@@ -1,6 +1,9 @@
-"""The bytes of a sealed segment's footer and trailer: rows of runs, the state (fence, term, LAC) of ledgers, a directory of them.
+"""The bytes of a sealed segment's footer and trailer: rows of runs, a directory of them, the state (fence, term, LAC) of ledgers.
 
-Layout: `docs/formats/segment.md`, "Footer and trailer". All of it is derived from the records.
+A *row* says of one run which entries it has and where it lies; rows are sorted by ledger and first entry. The *directory* has for
+each ledger where its rows begin and end, so that a search reads few of them. All of it is derived from the segment's records.
+
+Layout: `docs/formats/segment.md`, "Footer and trailer".
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ DENSE = 1
 """Flag of a ledger in the directory: its rows have no stripes, one term, and do not overlap."""
 _ROW_ORDER = struct.Struct(">qQq8xQ24x")
 _LAST_AT = 24
-"""Where in a row its last id begins: behind all but one of what rows are ordered by."""
+"""Where in a row its last id begins: after all but one of what rows are ordered by."""
 _ROW_LSN = struct.Struct(">32xQ24x")
 _ROW_SPAN = struct.Struct(">qQqqQ4xI4xB11x")
 _BEFORE_ZERO = 13

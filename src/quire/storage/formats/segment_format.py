@@ -1,5 +1,8 @@
 """The bytes of a segment's header, groups and records: one file for writer and reader.
 
+A file may be used for one segment after another. So every checksum begins with the segment's *seed*, made of its sequence and
+nonce: bytes of an earlier segment do not verify in the file's next one.
+
 Layout, reasons and what a crash can leave: `docs/formats/segment.md`. Nothing here opens a file.
 """
 

@@ -186,7 +186,7 @@ class Compactor:
         self._damages_before = 0
         self._at_work = False
         self._is_over: Callable[[], bool] = lambda: False
-        self._in_slice = 0
+        self._slice_taken = 0
         self._sizes: dict[int, tuple[int, SealedSize]] = {}
         self._merging = Merging(min(MERGED_BYTES_MAX, files.segment_bytes // SEGMENT_SHARE))
         self.relocated_bytes = 0
@@ -378,7 +378,7 @@ class Compactor:
                     living = piece._replace(first=max(piece.first, at))
                     alone = several and self._is_overwritten(ledger_id, ledger, living)
                     self._relocate(ledger_id, ledger, living, alone=alone)
-                if part.over or self._in_slice >= SLICE_BYTES:
+                if part.over or self._slice_taken >= SLICE_BYTES:
                     yield from self._pause(part, sources)
                     if dead != (ledger.dead_through, ledger.dead_ranges):
                         # What was found may be dead by now, and so may what waits to be put: look again from there on.
@@ -420,7 +420,7 @@ class Compactor:
             self._merging.add(piece, run)
             if alone:
                 self._put_merged(ledger_id, ledger)
-            self._in_slice += len(run.body)
+            self._slice_taken += len(run.body)
         if damaged:
             self._relocator.put_damaged(piece, damaged, self._space)
 
@@ -479,7 +479,7 @@ class Compactor:
         yield
         while self._journal.backlog > BACKLOG_MAX:
             yield
-        self._in_slice = 0
+        self._slice_taken = 0
         part.begin()
         if self._is_over():
             raise _OverError

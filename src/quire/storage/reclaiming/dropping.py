@@ -58,7 +58,7 @@ class EntryDropper:
         journal: where states go.
         damages: those of what is dropped are over.
         forgetter: says which dead ranges of a stream are needed no more.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
     """
 
     def __init__(

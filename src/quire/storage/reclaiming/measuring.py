@@ -35,7 +35,7 @@ LedgerRange: TypeAlias = tuple[int, int, int, int]
 
 
 class SpaceMeter:
-    """Measures.
+    """Measures what holds the space of a bookie's disk.
 
     Args:
         segments: those in use, by sequence.

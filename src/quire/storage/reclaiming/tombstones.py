@@ -20,7 +20,7 @@ from quire.storage.states import DUE_MS, TOMBSTONES_MAX, States, facts_of
 
 
 class TombstoneShrinker:
-    """Shrinks what is due.
+    """Shrinks the records of deleted ledgers once late adds are impossible.
 
     Args:
         states: the tombstones.

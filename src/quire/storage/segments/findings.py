@@ -51,7 +51,7 @@ class Scan:
         lists: the segment list, if it was found.
         retired: sequences that retirements in it name.
         valid_groups: groups of which everything verified.
-        clean: the last record is a clean stop, and nothing is wrong behind it.
+        clean: the last record is a clean stop, and nothing is wrong after it.
         data_end, first_lsn, last_lsn, before_lsn, before_checksum: where writing may go on.
         named: ledgers that may have lost something.
         all_in_limbo: any ledger may have.

@@ -103,7 +103,7 @@ class SegmentScanner:
         return self.found
 
     def steps(self) -> Iterator[None]:
-        """What `scan` does, with a pause behind each group; `found` is complete at the end."""
+        """What `scan` does, with a pause after each group; `found` is complete at the end."""
         found = self.found
         trouble: _Trouble | None = None
         offset = BLOCK_BYTES
@@ -176,7 +176,7 @@ class SegmentScanner:
         return head
 
     def _find_group(self, offset: int) -> GroupHeader | None:
-        """The next valid group of this segment behind an offset."""
+        """The next valid group of this segment after an offset."""
         wanted = GROUP_MAGIC + U64.pack(self._sequence)
         for position, data in self._written(offset + BLOCK_BYTES):
             at = data.find(wanted)  # whole blocks: a group's magic never straddles two reads
@@ -401,7 +401,7 @@ class SegmentScanner:
             if tail_invalid:
                 self._hole(offset, "no valid group, and no later segment says that the records end here")
         elif trouble is not None or tail_invalid:
-            # Also behind a clean stop: a process that went on there may have been cut while it wrote its start.
+            # Also after a clean stop: a process that went on there may have been cut while it wrote its start.
             self._torn(trouble, offset, tail_invalid=tail_invalid)
         else:
             found.clean = stopped_clean
@@ -409,7 +409,7 @@ class SegmentScanner:
     def _torn(self, trouble: _Trouble | None, offset: int, *, tail_invalid: bool) -> None:
         """An invalid end after an unclean stop: torn or damaged, that is unknown, so its ledgers go to limbo."""
         found = self.found
-        # In a recycled file the blank block behind a group is part of its write, and may be what is missing.
+        # In a recycled file the blank block after a group is part of its write, and may be what is missing.
         if tail_invalid and (trouble is None or not self._header.recycled):
             # Behind a group that was being written nothing can have been: that one was complete, and is damaged.
             self._commit(trouble)

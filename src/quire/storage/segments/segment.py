@@ -65,7 +65,7 @@ class Segment:
         header: its block 0.
         sequence: its number, never assigned to another.
         recycled: the file held another segment before: what was not written yet is not blank.
-        seed: what its checksums start from.
+        seed: what its checksums start from, see `segment_format.py`.
         data_end: where the next group goes; all below is assigned.
         blanked_end: below it, what is behind `data_end` has been written with zeros.
         first_lsn, last_lsn: of the records in it, 0 if none.
@@ -164,7 +164,7 @@ class Segment:
         """Whether a group may grow to `end` with one more record and the footer still has its place.
 
         Args:
-            end: first byte behind the group's records.
+            end: first byte after the group's records.
             ledger_id: the new record's ledger.
             kind: the record's; `size`: bytes of its body.
             left_over: so many bytes stay free for others.

@@ -76,7 +76,7 @@ def block_buffer(size: int) -> mmap.mmap:
 
 
 class SegmentFiles:
-    """The directory of segments.
+    """The files of segments and spares in a bookie's directory.
 
     Args:
         directory: the bookie's; segments are below it.
@@ -307,7 +307,7 @@ class SegmentFiles:
         try:
             with block_buffer(2 * BLOCK_BYTES) as buffer:
                 buffer[:BLOCK_BYTES] = encode_segment_header(segment.header)
-                # The block behind it is blanked: what is written there first shows as written.
+                # The block after it is blanked: what is written there first shows as written.
                 segment.file.write_at(buffer, 0)
             segment.file.sync()
             if not self._files.exists(path):

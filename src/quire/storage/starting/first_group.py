@@ -1,4 +1,4 @@
-"""The group that a start writes before anything is served: its mark, and all that it puts in limbo.
+"""The group that a start writes before anything is served: a record of the start, and all that it puts in limbo.
 
 Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does"; docs/protocol/bookie.md, "Limbo".
 """
@@ -23,7 +23,7 @@ ROOM_FOR_LISTS: Final = 2048
 
 
 def write_start(start: Start, states: States, journal: Journal, group_bytes_max: int) -> int:
-    """Put the mark of a start and what it puts in limbo in one group, so that they are there as a whole or not at all.
+    """Put the record of a start and what it puts in limbo in one group, so that they are there as a whole or not at all.
 
     Args:
         start: what was found; its report learns whether all unknown ledgers are in limbo.
@@ -32,7 +32,7 @@ def write_start(start: Start, states: States, journal: Journal, group_bytes_max:
         group_bytes_max: a group takes so many bytes.
 
     Returns:
-        The LSN of the mark.
+        The LSN of the record of the start.
 
     Raises:
         StorageError: the disk fails, or has no room even for this.

@@ -80,11 +80,11 @@ class StartReport:
 
 
 class Start:
-    """Reads a directory of segments.
+    """Brings a bookie's storage up from the segments of its directory.
 
     Args:
         files: the segments' files.
-        rules: the judgements.
+        rules: the protocol's rules (`core/rules.py`).
 
     Attributes:
         segments: in use, by sequence; without a trailer they are still to be sealed.

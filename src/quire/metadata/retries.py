@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 20
-"""Of a change that nothing waits for with a patience of its own."""
+"""Of a change that no caller has set another limit for."""
 CONFLICTS_MAX: Final = 200
 """Each is another client's success, so they end by themselves; a store that never lets this client in is busy."""
 AT_ONCE: Final = 4
@@ -43,8 +43,8 @@ async def pause_after(lost: int) -> None:
         await pause(lost - AT_ONCE)
 
 
-class Turns:
-    """The turns of a loop that does the same until it succeeds.
+class Attempts:
+    """The attempts of a loop that does the same until it succeeds.
 
     Args:
         what: was to be done, for the error.
@@ -55,10 +55,10 @@ class Turns:
         self._count = 0
 
     async def another(self) -> None:
-        """Begin a turn: the first ones at once, the others after pauses.
+        """Begin an attempt: the first ones at once, the others after pauses.
 
         Raises:
-            MetadataUnknownError: those were all; what was done in the last one may have happened.
+            MetadataUnknownError: there are no more; what was done in the last one may have happened.
         """
         if self._count >= ATTEMPTS_MAX:
             msg = f"after {self._count} attempts it is unknown whether {self._what}; try again"
@@ -121,8 +121,8 @@ async def settled(
     raise MetadataUnknownError(msg, **ids) from lost
 
 
-class Patience:
-    """One handle's count of responses that were missing in a row, and of compare-and-swaps that did not happen.
+class StoreRetries:
+    """One handle's retries: it counts responses that were missing in a row, and compare-and-swaps that did not happen.
 
     Args:
         attempts_max: how many may be missing before the handle gives up.

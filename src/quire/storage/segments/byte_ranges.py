@@ -1,4 +1,4 @@
-"""Where in segments some runs lie, neighbours together: what is fetched, or let go, at one time."""
+"""The byte ranges in which some runs lie in segments, neighbours joined: each is read ahead, or released, at one time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ JOINED_GAP_BYTES = 64 * 1024
 """Runs this close together are fetched as one: reading on costs a disk less than beginning anew."""
 
 
-def extents(pieces: Iterable[RunPiece]) -> list[tuple[int, int, int]]:
+def byte_ranges(pieces: Iterable[RunPiece]) -> list[tuple[int, int, int]]:
     """(segment, offset, size) of what holds some runs, neighbours in a segment joined."""
     found: list[tuple[int, int, int]] = []
     for piece in pieces:
