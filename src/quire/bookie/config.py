@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from quire.core.errors import MisuseError
+from quire.core.settings import check_setting, check_settings, number
 from quire.net.security.settings import BookieSecurity
 from quire.storage.config import StorageConfig
 from quire.storage.formats.segment_format import GROUP_HEADER_BYTES
 from quire.storage.segments.segment import footer_room
-from quire.wire.frame_limits import NATIVE_ROOM, FrameLimits, check_frame_bytes_max
+from quire.wire.frame_limits import NATIVE_ROOM, FrameLimits, frame_range
 
 GARBAGE_SECONDS: Final = 60.0
 TOMBSTONE_SECONDS: Final = 3600.0
@@ -90,8 +91,8 @@ class BookieConfig:
     answer_budget_bytes: int = 128 * 1024 * 1024
     partial_frame_seconds: float = 30.0
     long_poll_seconds_max: float = 60.0
-    garbage_seconds: float = GARBAGE_SECONDS
-    tombstone_seconds: float = TOMBSTONE_SECONDS
+    garbage_seconds: float = number(GARBAGE_SECONDS, 0.0, SECONDS_MAX)
+    tombstone_seconds: float = number(TOMBSTONE_SECONDS, 0.0, SECONDS_MAX)
     connections_max: int = 10_000
     security: BookieSecurity = field(default_factory=BookieSecurity)
     opening_seconds: float = 15.0
@@ -121,19 +122,15 @@ class BookieConfig:
                 "`BookieConfig.advertise`)"
             )
             raise MisuseError(msg)
-        for name in ("garbage_seconds", "tombstone_seconds"):
-            if not 0 <= getattr(self, name) <= SECONDS_MAX:
-                msg = f"BookieConfig.{name} must be from 0 to {SECONDS_MAX:,} seconds, got {getattr(self, name)}"
-                raise MisuseError(msg)
+        check_settings(self)
         segment = footer_room(self.storage.segment_bytes) - GROUP_HEADER_BYTES - NATIVE_ROOM
         budget = self.receive_budget_bytes - NATIVE_ROOM
-        check_frame_bytes_max(
-            "BookieConfig",
-            self.frame_bytes_max,
-            min(segment, budget),
-            f": an entry must fit a segment of {self.storage.segment_bytes} bytes (segment_bytes) and the memory for "
-            f"unfinished frames, {self.receive_budget_bytes} bytes (receive_budget_bytes); raise them first",
+        why = (
+            f"an entry must fit a segment of {self.storage.segment_bytes} bytes, segment_bytes, and the memory for "
+            f"unfinished frames, receive_budget_bytes, {self.receive_budget_bytes} bytes: raise them first"
         )
+        allowed = frame_range(min(segment, budget), why)
+        check_setting("`BookieConfig.frame_bytes_max`", self.frame_bytes_max, allowed)
 
     @property
     def stable_name(self) -> str:

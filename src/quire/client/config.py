@@ -5,52 +5,19 @@ Read once when the client is made and passed down; nothing here changes afterwar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from quire.core.errors import MisuseError
 from quire.core.ids import ENSEMBLE_MAX
+from quire.core.settings import Choice, check_setting, check_settings, choice, number
 from quire.net.security.settings import ClientSecurity
-from quire.wire.frame_limits import HEADER_ROOM, NATIVE_ROOM, FrameLimits, check_frame_bytes_max
+from quire.wire.frame_limits import HEADER_ROOM, NATIVE_ROOM, FrameLimits, frame_range
 
 KIB = 1024
 MIB = 1024 * KIB
 RECEIVE_BUDGET_BYTES = 64 * MIB
 """Memory for unfinished responses."""
 
-_LIMITS: dict[str, tuple[int, int]] = {
-    "run_bytes_max": (1, 4 * MIB),
-    "entry_bytes_max": (1, 64 * MIB),
-    "window_bytes_max": (64 * KIB, 16 * 1024 * MIB),
-    "slot_unsent_bytes_max": (16 * KIB, 16 * 1024 * MIB),
-    "slow_after_ms": (1, 3_600_000),
-    "add_timeout_ms": (1, 3_600_000),
-    "flush_ms": (0, 3_600_000),
-    "quarantine_ms": (0, 3_600_000),
-    "change_retry_ms_min": (1, 3_600_000),
-    "change_retry_ms_max": (1, 3_600_000),
-    "left_wait_ms_min": (0, 3_600_000),
-    "left_wait_ms_max": (0, 3_600_000),
-    "quorum_wait_ms": (0, 3_600_000),
-    "metadata_timeout_ms": (1, 3_600_000),
-    "metadata_attempts_max": (1, 1000),
-    "probe_timeout_ms": (1, 3_600_000),
-    "lac_after_ms": (1, 3_600_000),
-    "explicit_lac_after_ms": (1, 3_600_000),
-    "explicit_lac_timeout_ms": (1, 3_600_000),
-    "read_timeout_ms": (1, 3_600_000),
-    "speculative_read_ms": (1, 3_600_000),
-    "read_bytes_max": (1, 64 * MIB),
-    "read_ahead_bytes_max": (1, 16 * 1024 * MIB),
-    "long_poll_wait_ms": (1, 3_600_000),
-    "idle_poll_wait_ms": (1, 3_600_000),
-    "recovery_timeout_ms": (1, 3_600_000),
-    "recovery_read_bytes_max": (1, 64 * MIB),
-    "recovery_attempts_max": (1, 1000),
-    "recovery_patience_ms": (0, 3_600_000),
-    "silent_wait_ms": (0, 3_600_000),
-    "min_present": (1, ENSEMBLE_MAX),
-}
-_MAY_BE_NONE = ("entry_bytes_max", "min_present")
 PROTOCOLS = ("auto", "auto-v2", "v2", "v3")
 
 
@@ -122,40 +89,40 @@ class ClientConfig:
             names, if it names one.
     """
 
-    run_bytes_max: int = MIB
+    run_bytes_max: int = number(MIB, 1, 4 * MIB)
     frame_bytes_max: int | None = None
-    entry_bytes_max: int | None = None
-    window_bytes_max: int = 64 * MIB
-    slot_unsent_bytes_max: int = 16 * MIB
-    slow_after_ms: int = 500
-    add_timeout_ms: int = 10_000
-    flush_ms: int = 1_000
-    quarantine_ms: int = 5_000
-    change_retry_ms_min: int = 200
-    change_retry_ms_max: int = 5_000
-    left_wait_ms_min: int = 5_000
-    left_wait_ms_max: int = 30_000
-    quorum_wait_ms: int = 10_000
-    metadata_timeout_ms: int = 10_000
-    metadata_attempts_max: int = 8
-    probe_timeout_ms: int = 1_000
-    lac_after_ms: int = 50
-    explicit_lac_after_ms: int = 5_000
-    explicit_lac_timeout_ms: int = 5_000
-    read_timeout_ms: int = 5_000
-    speculative_read_ms: int = 200
-    read_bytes_max: int = 4 * MIB
-    read_ahead_bytes_max: int = 16 * MIB
-    long_poll_wait_ms: int = 1_000
-    idle_poll_wait_ms: int = 35_000
-    recovery_timeout_ms: int = 10_000
-    recovery_read_bytes_max: int = MIB
-    recovery_attempts_max: int = 20
-    recovery_patience_ms: int = 3_000
-    silent_wait_ms: int = 200
+    entry_bytes_max: int | None = number(None, 1, 64 * MIB)
+    window_bytes_max: int = number(64 * MIB, 64 * KIB, 16 * 1024 * MIB)
+    slot_unsent_bytes_max: int = number(16 * MIB, 16 * KIB, 16 * 1024 * MIB)
+    slow_after_ms: int = number(500, 1, 3_600_000)
+    add_timeout_ms: int = number(10_000, 1, 3_600_000)
+    flush_ms: int = number(1_000, 0, 3_600_000)
+    quarantine_ms: int = number(5_000, 0, 3_600_000)
+    change_retry_ms_min: int = number(200, 1, 3_600_000)
+    change_retry_ms_max: int = number(5_000, 1, 3_600_000)
+    left_wait_ms_min: int = number(5_000, 0, 3_600_000)
+    left_wait_ms_max: int = number(30_000, 0, 3_600_000)
+    quorum_wait_ms: int = number(10_000, 0, 3_600_000)
+    metadata_timeout_ms: int = number(10_000, 1, 3_600_000)
+    metadata_attempts_max: int = number(8, 1, 1000)
+    probe_timeout_ms: int = number(1_000, 1, 3_600_000)
+    lac_after_ms: int = number(50, 1, 3_600_000)
+    explicit_lac_after_ms: int = number(5_000, 1, 3_600_000)
+    explicit_lac_timeout_ms: int = number(5_000, 1, 3_600_000)
+    read_timeout_ms: int = number(5_000, 1, 3_600_000)
+    speculative_read_ms: int = number(200, 1, 3_600_000)
+    read_bytes_max: int = number(4 * MIB, 1, 64 * MIB)
+    read_ahead_bytes_max: int = number(16 * MIB, 1, 16 * 1024 * MIB)
+    long_poll_wait_ms: int = number(1_000, 1, 3_600_000)
+    idle_poll_wait_ms: int = number(35_000, 1, 3_600_000)
+    recovery_timeout_ms: int = number(10_000, 1, 3_600_000)
+    recovery_read_bytes_max: int = number(MIB, 1, 64 * MIB)
+    recovery_attempts_max: int = number(20, 1, 1000)
+    recovery_patience_ms: int = number(3_000, 0, 3_600_000)
+    silent_wait_ms: int = number(200, 0, 3_600_000)
     short_circuit_reads: bool = True
-    min_present: int | None = None
-    protocol: str = "auto"
+    min_present: int | None = number(None, 1, ENSEMBLE_MAX)
+    protocol: str = choice(*PROTOCOLS)
     protocol_of: tuple[tuple[str, str], ...] = ()
     security: ClientSecurity | None = None
 
@@ -165,31 +132,16 @@ class ClientConfig:
         Raises:
             MisuseError: naming the field, its value and its limits.
         """
-        for word in (self.protocol, *(protocol for _, protocol in self.protocol_of)):
-            if word not in PROTOCOLS:
-                msg = f"ClientConfig.protocol must be one of {', '.join(PROTOCOLS)}, got {word!r}"
-                raise MisuseError(msg)
-        for field in fields(self):
-            if field.name not in _LIMITS:
-                continue
-            low, high = _LIMITS[field.name]
-            value = getattr(self, field.name)
-            if value is None and field.name in _MAY_BE_NONE:
-                continue
-            if not isinstance(value, int) or not low <= value <= high:
-                msg = f"ClientConfig.{field.name} must be an integer from {low} to {high}, got {value!r}"
-                raise MisuseError(msg)
+        check_settings(self)
+        for _, protocol in self.protocol_of:
+            check_setting("`ClientConfig.protocol_of`", protocol, Choice(PROTOCOLS))
         self._check_sizes()
-        for name in ("change_retry_ms", "left_wait_ms"):
-            if (least := getattr(self, f"{name}_min")) > getattr(self, f"{name}_max"):
-                msg = f"{name}_min ({least}) is above its maximum"
-                raise MisuseError(msg)
 
     def _check_sizes(self) -> None:
         """What sizes say of one another; with a shorter frame, what is asked for at one time is shorter too."""
-        why = f": unfinished answers have {RECEIVE_BUDGET_BYTES} bytes together"
-        highest = RECEIVE_BUDGET_BYTES - NATIVE_ROOM
-        check_frame_bytes_max("ClientConfig", self.frame_bytes_max, highest, why)
+        why = f"unfinished answers have {RECEIVE_BUDGET_BYTES} bytes together"
+        allowed = frame_range(RECEIVE_BUDGET_BYTES - NATIVE_ROOM, why)
+        check_setting("`ClientConfig.frame_bytes_max`", self.frame_bytes_max, allowed)
         if self.frame_bytes_max is not None:
             for name in ("run_bytes_max", "read_bytes_max", "recovery_read_bytes_max"):
                 object.__setattr__(self, name, min(getattr(self, name), self.frame_bytes_max // 2))

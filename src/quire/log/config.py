@@ -5,34 +5,17 @@ Passed to `client.log(name, config=...)`, read once and passed down.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from quire.core.errors import MisuseError
 from quire.core.log.list import FAN_OUT_MAX
+from quire.core.settings import check_settings, choice, number
 
 KIB = 1024
 MIB = 1024 * KIB
 
-_LIMITS: dict[str, tuple[int, int]] = {
-    "batch_bytes_max": (1, 4 * MIB - 8 * KIB),
-    "batch_records_max": (1, 1_000_000),
-    "in_flight_bytes_max": (1, 1024 * MIB),
-    "window_bytes_max": (1, 16 * 1024 * MIB),
-    "roll_bytes": (1, 1024 * 1024 * MIB),
-    "roll_ms": (1, 366 * 86_400_000),
-    "page_items": (2, FAN_OUT_MAX),
-    "fan_out": (2, FAN_OUT_MAX),
-    "back_off_ms_min": (1, 60_000),
-    "back_off_ms_max": (1, 600_000),
-    "open_attempts_max": (1, 10_000),
-    "metadata_attempts_max": (1, 10_000),
-    "cached_pages_max": (1, 100_000),
-    "deletes_at_once": (1, 1000),
-    "fill_bytes_per_s": (0, 1024 * MIB),
-}
 CODECS = ("rows", "arrow")
 COMPRESSIONS = (None, "lz4", "zstd")
-_WAIT_MS_MAX = 366 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +30,10 @@ class LogGuarantee:
             none. None: it does not, and opening the log fails.
     """
 
-    wait_ms: int | None = None
+    wait_ms: int | None = number(None, 0, 366 * 86_400_000)
 
     def __post_init__(self) -> None:
-        """Refuse a time that cannot be.
-
-        Raises:
-            MisuseError: naming it.
-        """
-        wait_ms: object = self.wait_ms
-        if wait_ms is not None and (not isinstance(wait_ms, int) or not 0 <= wait_ms <= _WAIT_MS_MAX):
-            msg = f"LogGuarantee.wait_ms must be an integer from 0 to {_WAIT_MS_MAX} or None, got {self.wait_ms!r}"
-            raise MisuseError(msg)
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +64,23 @@ class LogConfig:
         host: what the list calls the place where a writer runs; empty: the machine's name and the process's number.
     """
 
-    batch_bytes_max: int = 128 * KIB
-    batch_records_max: int = 32_768
-    in_flight_bytes_max: int = 8 * MIB
-    window_bytes_max: int = 32 * MIB
-    roll_bytes: int = 256 * MIB
-    roll_ms: int = 3_600_000
-    page_items: int = 128
-    fan_out: int = 128
-    back_off_ms_min: int = 20
-    back_off_ms_max: int = 2_000
-    open_attempts_max: int = 20
-    metadata_attempts_max: int = 30
-    cached_pages_max: int = 256
-    deletes_at_once: int = 16
-    fill_bytes_per_s: int = 16 * MIB
-    codec: str = "rows"
-    compression: str | None = None
+    batch_bytes_max: int = number(128 * KIB, 1, 4 * MIB - 8 * KIB)
+    batch_records_max: int = number(32_768, 1, 1_000_000)
+    in_flight_bytes_max: int = number(8 * MIB, 1, 1024 * MIB)
+    window_bytes_max: int = number(32 * MIB, 1, 16 * 1024 * MIB)
+    roll_bytes: int = number(256 * MIB, 1, 1024 * 1024 * MIB)
+    roll_ms: int = number(3_600_000, 1, 366 * 86_400_000)
+    page_items: int = number(128, 2, FAN_OUT_MAX)
+    fan_out: int = number(128, 2, FAN_OUT_MAX)
+    back_off_ms_min: int = number(20, 1, 60_000)
+    back_off_ms_max: int = number(2_000, 1, 600_000)
+    open_attempts_max: int = number(20, 1, 10_000)
+    metadata_attempts_max: int = number(30, 1, 10_000)
+    cached_pages_max: int = number(256, 1, 100_000)
+    deletes_at_once: int = number(16, 1, 1000)
+    fill_bytes_per_s: int = number(16 * MIB, 0, 1024 * MIB)
+    codec: str = choice(*CODECS)
+    compression: str | None = choice(*COMPRESSIONS)
     adopts: bool = True
     guarantee: LogGuarantee | None = None
     host: str = ""
@@ -116,24 +91,11 @@ class LogConfig:
         Raises:
             MisuseError: naming the field, its value and its limits.
         """
-        for field in fields(self):
-            if field.name not in _LIMITS:
-                continue
-            low, high = _LIMITS[field.name]
-            value = getattr(self, field.name)
-            if not isinstance(value, int) or not low <= value <= high:
-                msg = f"LogConfig.{field.name} must be an integer from {low} to {high}, got {value!r}"
-                raise MisuseError(msg)
-        if self.codec not in CODECS:
-            msg = f"LogConfig.codec is one of {', '.join(CODECS)}, got {self.codec!r}"
-            raise MisuseError(msg)
-        if self.compression not in COMPRESSIONS or (self.compression and self.codec != "arrow"):
-            msg = f"LogConfig.compression is lz4 or zstd with codec 'arrow', got {self.compression!r}"
+        check_settings(self)
+        if self.compression is not None and self.codec != "arrow":
+            msg = f"`LogConfig.compression` must be None without the codec arrow, got {self.compression!r}"
             raise MisuseError(msg)
         guarantee: object = self.guarantee
         if not isinstance(guarantee, LogGuarantee | None):
-            msg = f"LogConfig.guarantee is a LogGuarantee or None, got {self.guarantee!r}"
-            raise MisuseError(msg)
-        if self.back_off_ms_min > self.back_off_ms_max:
-            msg = f"back_off_ms_min ({self.back_off_ms_min}) is above its maximum"
+            msg = f"`LogConfig.guarantee` must be a LogGuarantee or None, got {guarantee!r}"
             raise MisuseError(msg)

@@ -33,6 +33,7 @@ from quire.core.log import effects as e
 from quire.core.log.effects import EndReason
 from quire.core.log.list import LedgerSummary, LogHead, PageLayout
 from quire.core.log.machine import LogMachine, LogStatus
+from quire.core.settings import doubled
 from quire.log.config import LogConfig
 from quire.log.filling import FILLS_MAX, fill_holes
 from quire.log.guaranteeing import GuaranteeWait
@@ -378,8 +379,7 @@ class LogLeader:
 
     async def _pause(self, attempt: int) -> None:
         """A doubling wait, by chance between half and all of it, so that two do not meet again and again."""
-        low, high = self._config.back_off_ms_min, self._config.back_off_ms_max
-        wait_ms = min(high, low << min(attempt, 30))
+        wait_ms = doubled(self._config.back_off_ms_min, attempt, self._config.back_off_ms_max)
         await asyncio.sleep(wait_ms * (1 + self._chance.getrandbits(16) / 65536) / 2000)
 
     def _serve(self, effect: e.Serve) -> None:

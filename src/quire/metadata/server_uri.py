@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from quire.core.errors import MisuseError, NoClusterError
+from quire.core.settings import Range, check_setting, check_settings
 from quire.env.private import read_secret
 from quire.wire.addresses import address_of, split_address
 
@@ -88,13 +89,10 @@ def with_query(options: Options, query: str, uri: str, credentials: Callable[[Pa
         if name == "credentials":
             value = credentials(Path(text))
         elif kinds[name] == "int":
-            if not text.isdecimal() or len(text) > len(str(NUMBER_MAX)) or not 1 <= int(text) <= NUMBER_MAX:
-                unit = " of milliseconds" if name.endswith("_ms") else ""
-                raise NoClusterError(
-                    f"{uri!r}: {name} is a number{unit}, from 1 to {NUMBER_MAX}, not {text!r}"
-                )
-            value = int(text)
+            value = int(text) if text.isdecimal() and len(text) <= len(str(NUMBER_MAX)) else text
+            check_setting(f"{uri!r}: `{name}`", value, Range(1, NUMBER_MAX), NoClusterError)
         options = replace(options, **{name: value})
+    check_settings(options, f"{uri!r}: ", NoClusterError)
     return options
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.core.errors import MisuseError
+from quire.core.settings import check_settings, number
 from quire.storage.formats.segment_format import BLOCK_BYTES
 
 KIB = 1024
@@ -60,38 +61,24 @@ class StorageConfig:
         damages_max: damages kept in the report; more are counted only.
     """
 
-    segment_bytes: int = SEGMENT_BYTES
-    group_bytes_max: int = 2 * MIB
-    inline_bytes_max: int = 64 * KIB
-    inline_items_max: int = 8
-    recent_bytes_max: int = 16 * MIB
-    footer_cache_bytes_max: int = 32 * MIB
-    open_files_max: int = 128
-    spares_max: int = 6
-    recycled_rest_ms: int = 1000
-    reserve_segments: int = 2
+    segment_bytes: int = number(SEGMENT_BYTES, 128 * KIB, 16 * 1024 * MIB)
+    group_bytes_max: int = number(2 * MIB, BLOCK_BYTES, 64 * MIB)
+    inline_bytes_max: int = number(64 * KIB, 0, 64 * MIB)
+    inline_items_max: int = number(8, 0, 1 << 20)
+    recent_bytes_max: int = number(16 * MIB, 0, 1 << 40)
+    footer_cache_bytes_max: int = number(32 * MIB, 0, 1 << 40)
+    open_files_max: int = number(128, 1, 1 << 20)
+    spares_max: int = number(6, 3, 1024)
+    recycled_rest_ms: int = number(1000, 0, 3_600_000)
+    reserve_segments: int = number(2, 2, 64)
     direct: bool | None = None
-    full_retry_ms: int = 1000
-    damages_max: int = 1000
+    full_retry_ms: int = number(1000, 1, 3_600_000)
+    damages_max: int = number(1000, 1, 1 << 20)
 
     def __post_init__(self) -> None:
-        limits = {
-            "segment_bytes": (128 * KIB, 16 * 1024 * MIB),
-            "group_bytes_max": (BLOCK_BYTES, 64 * MIB),
-            "inline_bytes_max": (0, 64 * MIB),
-            "inline_items_max": (0, 1 << 20),
-            "recent_bytes_max": (0, 1 << 40),
-            "footer_cache_bytes_max": (0, 1 << 40),
-            "open_files_max": (1, 1 << 20),
-            "spares_max": (3, 1024),
-            "recycled_rest_ms": (0, 3_600_000),
-            "reserve_segments": (2, 64),
-            "full_retry_ms": (1, 3_600_000),
-            "damages_max": (1, 1 << 20),
-        }
-        for name, (lowest, highest) in limits.items():
-            value = getattr(self, name)
-            if not lowest <= value <= highest:
-                raise MisuseError(f"{name} is {value}: choose {lowest} to {highest}", setting=name)
+        check_settings(self)
         if self.segment_bytes % BLOCK_BYTES:
-            raise MisuseError(f"segment_bytes is {self.segment_bytes}: choose a multiple of {BLOCK_BYTES}")
+            msg = (
+                f"`StorageConfig.segment_bytes` must be a multiple of {BLOCK_BYTES}, got {self.segment_bytes}"
+            )
+            raise MisuseError(msg)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from quire.core.errors import MisuseError
+from quire.core.settings import Range
 from quire.wire import bookkeeper, native
 
 NATIVE_ROOM: Final = 32 * 1024
@@ -61,24 +61,6 @@ class FrameLimits(NamedTuple):
         return self.bookkeeper - BOOKKEEPER_ROOM
 
 
-def check_frame_bytes_max(where: str, value: object, highest: int, why: str) -> None:
-    """Refuse a limit that cannot work.
-
-    Args:
-        where: the setting's place, `BookieConfig` or `ClientConfig`.
-        value: what it says; None is the default and always works.
-        highest: the most that this program can hold.
-        why: what that comes from, and what to raise first.
-
-    Raises:
-        MisuseError: naming the setting, its value, its limits and where they come from.
-    """
-    if value is None:
-        return
-    highest = min(highest, FRAME_BYTES_HIGHEST)
-    if isinstance(value, bool) or not isinstance(value, int) or not FRAME_BYTES_LOWEST <= value <= highest:
-        msg = (
-            f"`{where}.frame_bytes_max` must be an integer from {FRAME_BYTES_LOWEST} to {highest}, "
-            f"got {value!r}{why if isinstance(value, int) and value > highest else ''}"
-        )
-        raise MisuseError(msg)
+def frame_range(highest: int, why: str) -> Range:
+    """What `frame_bytes_max` may be where a program holds this much at most, and where that comes from."""
+    return Range(FRAME_BYTES_LOWEST, min(highest, FRAME_BYTES_HIGHEST), or_none=True, why=why)

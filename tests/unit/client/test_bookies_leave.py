@@ -134,5 +134,5 @@ async def test_an_ended_writer_hears_nothing_more(tmp_path):
 
 
 def test_a_wait_that_begins_after_its_end_is_refused():
-    with pytest.raises(MisuseError, match="left_wait_ms_min"):
+    with pytest.raises(MisuseError, match="left_wait_ms_max` must be an integer from 2 to"):
         ClientConfig(left_wait_ms_min=2, left_wait_ms_max=1)

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from quire.client.config import ClientConfig
 from quire.core.errors import (
     LedgerClosedError,
     LedgerFencedError,
-    MisuseError,
     QuorumLostError,
     WindowFullError,
 )
@@ -127,9 +125,3 @@ async def test_a_waiting_writer_is_closed_at_its_last_acknowledged_entry(cluster
     with pytest.raises(LedgerClosedError):
         await pending
     assert (writer.metadata.state, writer.metadata.last_entry) == (LedgerState.CLOSED, 0)
-
-
-@pytest.mark.parametrize("value", [-1, 3_600_001, 1.5, None])
-def test_a_wait_that_cannot_be_is_refused(value):
-    with pytest.raises(MisuseError, match=r"quorum_wait_ms must be an integer from 0 to 3600000"):
-        ClientConfig(quorum_wait_ms=value)

@@ -177,9 +177,7 @@ async def test_records_of_which_the_first_are_on_their_way_are_not_said_to_be_un
 
 
 def test_a_configuration_that_cannot_be_meant_is_refused() -> None:
-    with pytest.raises(
-        MisuseError, match=r"LogConfig\.guarantee is a LogGuarantee or None, got 'write_quorum'"
-    ):
+    with pytest.raises(MisuseError, match=r"guarantee` must be a LogGuarantee or None, got 'write_quorum'"):
         LogConfig(guarantee="write_quorum")  # type: ignore[arg-type]
-    with pytest.raises(MisuseError, match=r"LogGuarantee\.wait_ms must be an integer from 0"):
+    with pytest.raises(MisuseError, match=r"LogGuarantee\.wait_ms` must be an integer from 0"):
         LogGuarantee(wait_ms=-1)

@@ -122,7 +122,7 @@ def test_options_and_credentials_come_from_the_uri(tmp_path):
         ("etcd://[::1:2379/l", "'[::1:2379' is not HOST:PORT; an IPv6 address stands in brackets"),
         ("etcd://h/a//b", "empty or dotted part"),
         ("etcd://h?x=1", "unknown option 'x'"),
-        ("etcd://h?patience_ms=-1", "number of milliseconds"),
+        ("etcd://h?patience_ms=-1", "`patience_ms` must be an integer"),
         ("etcd://h?credentials=/none/at/all", "cannot be read"),
         ("etcd://h?tls_key=/k&tls_ca=/c", "go together"),
         ("etcd://h?tls_key=/k&tls_certificate=/c", "name tls_ca too"),

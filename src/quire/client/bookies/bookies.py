@@ -23,6 +23,7 @@ from quire.core.errors import QuireError
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger.stripes import HeldInterval
 from quire.core.ledger.terms import NO_TERM
+from quire.core.settings import doubled
 from quire.env.home import check_home
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.store import Versioned
@@ -632,8 +633,8 @@ class BookieClient:
                 log.warning("no connection to bookie %s: %s", channel.meant, reason)
         elif channel.was_ready:
             peer.failures, peer.trouble, peer.refused = 0, "", False
-        pause = min(RETRY_SECONDS * 2**peer.failures, RETRY_SECONDS_MAX)
-        peer.failures = min(peer.failures + 1, 8)
+        pause = doubled(RETRY_SECONDS, peer.failures, RETRY_SECONDS_MAX)
+        peer.failures += 1
         peer.retry_at = asyncio.get_running_loop().time() + pause
         if not self._closed:
             log.info("connection to bookie %s ended: %s", channel.meant, reason)

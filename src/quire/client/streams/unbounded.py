@@ -55,6 +55,7 @@ from quire.core.ledger.metadata import (
 from quire.core.ledger.placement import choose_ensemble
 from quire.core.ledger.quorum import check_quorums
 from quire.core.ledger.terms import StreamMode, needs_of, resolve
+from quire.core.settings import doubled
 from quire.env.home import not_pickled
 from quire.wire.entry import Entry, digest_type_of
 from quire.wire.ledger_notes import notes_of_record
@@ -269,7 +270,7 @@ class UnboundedLedger:
         self, election: StreamElection | None, ignored: Collection[BookieId], *, to_close: bool
     ) -> LedgerWriter:
         context = self._context
-        attempts, pause_ms, deadline_ms = 0, context.config.change_retry_ms_min, 0
+        config, attempts, deadline_ms = context.config, 0, 0
         lack_ms = AWAITED_PAUSE_MS
         while True:
             if election is not None:
@@ -301,17 +302,18 @@ class UnboundedLedger:
                 return self._writer(result, take_over)
             if isinstance(result, e.TakeOverSuperseded):
                 attempts += 1
-                if attempts >= context.config.recovery_attempts_max:
+                if attempts >= config.recovery_attempts_max:
                     msg = (
                         f"stream {self.name!r}: other clients took it over in {attempts} attempts of this one; let an "
                         "election say who writes it, or try again"
                     )
                     raise NotLeaderError(msg, ledger_id=record.ledger_id)
-                await self._pause(pause_ms)
-                pause_ms = min(2 * pause_ms, context.config.change_retry_ms_max)
+                await self._pause(
+                    doubled(config.change_retry_ms_min, attempts - 1, config.change_retry_ms_max)
+                )
                 continue
             now_ms = context.clock.now_ms()
-            deadline_ms = deadline_ms or now_ms + context.config.recovery_patience_ms
+            deadline_ms = deadline_ms or now_ms + config.recovery_patience_ms
             if is_final(result) or now_ms >= deadline_ms:
                 raise not_taken(self.name, result, record.ledger_id, context.bookies.troubles())
             await asyncio.sleep(AGAIN_PAUSE_S)

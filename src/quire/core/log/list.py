@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 from quire.core.errors import CorruptMetadataError, MisuseError, PastEndError
 from quire.core.ids import LedgerId
 from quire.core.log.fingerprints import Fingerprint
+from quire.core.settings import check_settings, number
 
 OPEN_ITEMS_MAX: Final = 2
 """The previous ledger, whose close is deferred, and the current one."""
@@ -273,13 +274,11 @@ class LogSettings:
 class PageLayout:
     """When items move from the head to pages. Both figures at least 2, at most `FAN_OUT_MAX`."""
 
-    page_items: int = 128
-    fan_out: int = 128
+    page_items: int = number(128, 2, FAN_OUT_MAX)
+    fan_out: int = number(128, 2, FAN_OUT_MAX)
 
     def __post_init__(self) -> None:
-        if not (2 <= self.page_items <= FAN_OUT_MAX and 2 <= self.fan_out <= FAN_OUT_MAX):
-            msg = f"page_items and fan_out are 2 to {FAN_OUT_MAX}, got {self.page_items} and {self.fan_out}"
-            raise MisuseError(msg)
+        check_settings(self)
 
 
 DEFAULT_LAYOUT: Final = PageLayout()

@@ -38,6 +38,7 @@ from quire.core.repair.audit_effects import (
 )
 from quire.core.repair.elapsed_time import ElapsedTime
 from quire.core.repair.rules import RULES, RepairRules
+from quire.core.settings import doubled
 from quire.core.state_table import StateTable
 
 AUDIT_TABLE = StateTable(
@@ -378,7 +379,7 @@ class AuditMachine:
             self._again_s, self._failures, self._pause_s = limits.again_s, 0, 0
         else:
             self._concluded = None
-            self._pause_s = min(limits.tick_s << self._failures, limits.pause_s_max)
+            self._pause_s = doubled(limits.tick_s, self._failures, limits.pause_s_max)
             self._failures = min(self._failures + 1, 20)
         unreadable = tuple(self._run.unreadable)
         report = AuditReport(not why, why, self._run.listed, self._run.marked, unreadable, dict(self.away))

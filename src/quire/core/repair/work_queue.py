@@ -30,6 +30,7 @@ from quire.core.ledger.quorum import fewest_copies
 from quire.core.repair.effects import RepairOutcome, RepairReport
 from quire.core.repair.rules import RULES, RepairRules
 from quire.core.repair.under_replicated_marks import RepairAttempts, WaitsFor
+from quire.core.settings import doubled
 from quire.core.state_table import StateTable
 
 
@@ -190,7 +191,8 @@ class MarkedLedger:
         assert MARK_TABLE.acts["ended"][self.status]
         limits = self._limits
         if report is not None and report.undecided:
-            self._pause(MarkStatus.OPEN, now_ms, self._doubled(self.looks) if wait_ms is None else wait_ms)
+            doubled_ms = doubled(limits.pause_ms, self.looks, limits.pause_ms_max)
+            self._pause(MarkStatus.OPEN, now_ms, doubled_ms if wait_ms is None else wait_ms)
             self.looks += 1
             return WaitsFor.WRITER
         self.attempts = min(self.attempts + 1, limits.attempts_max)
@@ -200,7 +202,9 @@ class MarkedLedger:
         if self.attempts >= limits.attempts_max:
             self._pause(MarkStatus.GIVEN_UP, now_ms, limits.given_up_ms)
             return WaitsFor.BOOKIE
-        self._pause(MarkStatus.PAUSED, now_ms, self._doubled(self.attempts - 1))
+        self._pause(
+            MarkStatus.PAUSED, now_ms, doubled(limits.pause_ms, self.attempts - 1, limits.pause_ms_max)
+        )
         return WaitsFor.ATTEMPT
 
     def time(self, now_ms: int) -> None:
@@ -232,9 +236,6 @@ class MarkedLedger:
             self.again = True
         else:
             self.status = MarkStatus.WAITING
-
-    def _doubled(self, times: int) -> int:
-        return min(self._limits.pause_ms << min(times, 20), self._limits.pause_ms_max)
 
     def _pause(self, status: MarkStatus, now_ms: int, pause_ms: int) -> None:
         self.due_ms = now_ms + pause_ms

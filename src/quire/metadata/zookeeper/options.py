@@ -23,13 +23,12 @@ from typing import Final
 
 from quire.core.errors import NoClusterError
 from quire.core.ledger.metadata import NEWEST_FORMAT
+from quire.core.settings import choice
 from quire.metadata.server_uri import PATIENCE_MS, credentials_in, hosts_and_root, with_query
 from quire.metadata.store import SESSION_TIMEOUT_MS
 
 DEFAULT_PORT: Final = 2181
 FORM: Final = "zk://HOST:2181/ledgers"
-LEDGER_FORMATS: Final = (2, NEWEST_FORMAT)
-"""Format 1 has no place for an ack quorum, a digest and a password."""
 SCHEMES: Final = ("zk", "zookeeper")
 
 
@@ -59,8 +58,8 @@ class ZookeeperOptions:
 
     session_timeout_ms: int = SESSION_TIMEOUT_MS
     patience_ms: int = PATIENCE_MS
-    ledger_format: int = NEWEST_FORMAT
-    acl: str = "open"
+    ledger_format: int = choice(NEWEST_FORMAT, 2)  # 1 has no place for an ack quorum, digest and password
+    acl: str = choice("open", "creator")
     credentials: tuple[str, str, str] | None = field(default=None, repr=False)
     tls_ca: str | None = None
     tls_certificate: str | None = None
@@ -119,13 +118,8 @@ def _layout(scheme: str, uri: str) -> ZookeeperLayout | None:
 
 def _options(query: str, uri: str) -> ZookeeperOptions:
     options = with_query(ZookeeperOptions(), query, uri, lambda path: credentials_in(path, "digest", "sasl"))
-    if options.acl not in {"open", "creator"}:
-        raise NoClusterError(f"{uri!r}: acl is open or creator, not {options.acl!r}")
     if options.acl == "creator" and options.credentials is None and options.tls_certificate is None:
         raise NoClusterError(
             f"{uri!r}: with acl=creator ZooKeeper must know who this client is: name credentials=FILE, or tls_certificate"
         )
-    if options.ledger_format not in LEDGER_FORMATS:
-        formats = f"one of {', '.join(map(str, LEDGER_FORMATS))}, not {options.ledger_format}"
-        raise NoClusterError(f"{uri!r}: ledger_format is {formats}")
     return options
