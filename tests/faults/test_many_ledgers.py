@@ -19,7 +19,7 @@ import pytest
 from crc32c import crc32c
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import AddSink, BookieClient
+from quire.client.bookies.bookies import AddRequester, BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import DigestType, new_ledger
@@ -45,7 +45,7 @@ KEY = master_key(b"")
 pytestmark = pytest.mark.faults
 
 
-class Adds(AddSink):
+class Adds(AddRequester):
     """The answers to adds."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ledger.metadata import DigestType
 from quire.core.ledger.quorum import stripes_of_slot
-from quire.net.bookkeeper.asked import RunAsked
+from quire.net.bookkeeper.pending_requests import PendingRun
 from quire.net.bookkeeper.runs_expected import RunsExpected, v2_ledger_of, v2_place_of, v3_place_of
 from quire.net.run_frames import RunEncoder
 from quire.wire import add_columns, bookkeeper, v2, v3
@@ -201,7 +201,7 @@ def test_answers_in_any_order_are_counted(
     sink.runs = runs_out = RunsExpected(
         v3.ledger_of_add_answer if is_v3 else v2_ledger_of, v3_place_of if is_v3 else v2_place_of
     )
-    places: list[tuple[int, RunAsked, int]] = []
+    places: list[tuple[int, PendingRun, int]] = []
     for number, run in enumerate(sent):
         if any(run.ledger_id == other.ledger_id for other in sent[:number]):
             return
@@ -211,7 +211,7 @@ def test_answers_in_any_order_are_counted(
             else encoder.adds_v2(run.body, KEY, recovery=False)
         )
         ledger = LedgerAccess(run.ledger_id, KEY, 0, EntryDigest(DigestType.CRC32C, b""))
-        asked = RunAsked(sink, AddRun(ledger, bytes(run.body), 0, -1), sink, number, 0.0, frames)
+        asked = PendingRun(sink, AddRun(ledger, bytes(run.body), 0, -1), sink, number, 0.0, frames)
         runs_out.expect(asked)
         places += [(number, asked, position) for position in range(run.count)]
     for one, other in swaps:
@@ -231,7 +231,7 @@ def test_answers_in_any_order_are_counted(
     assert not runs_out.odd("anything else")
 
 
-def answer_frame(asked: RunAsked, position: int, code: int, is_v3: bool) -> bytes:
+def answer_frame(asked: PendingRun, position: int, code: int, is_v3: bool) -> bytes:
     entry_id = asked.ids[position]
     if not is_v3:
         return v2.encode_add_answer(code and 104, asked.ledger_id, entry_id)

@@ -281,7 +281,7 @@ async def test_requests_before_the_password(tmp_path, keys):
         answer = await raw.hello_answer()
         assert (answer.answer, answer.features) == (
             Answer.OK,
-            native_hello.AUTHENTICATE | native_hello.BESIDE | native_hello.OFFERED,
+            native_hello.AUTHENTICATE | native_hello.COLOCATED | native_hello.OFFERED,
         )
         await raw.rest()
         raw = await Raw.to(server)

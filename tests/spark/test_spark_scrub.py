@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import AddSink
+from quire.client.bookies.bookies import AddRequester
 from quire.client.recovering.copying import copies
 from quire.core.answers import Answer
 from quire.core.errors import NoSuchStreamError
@@ -252,7 +252,7 @@ def test_entries_of_a_stream_are_looked_for_under_their_terms(spark, own_cluster
         assert scrub.plan(own_cluster.uri, **named).units == work.units
 
 
-class Sink(AddSink):
+class Sink(AddRequester):
     def __init__(self):
         self.answer = asyncio.get_running_loop().create_future()
 

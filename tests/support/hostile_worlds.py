@@ -19,7 +19,7 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.connections.connection import Connection
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import AddSink, BookieClient
+from quire.client.bookies.bookies import AddRequester, BookieClient
 from quire.client.reading.range_read import open_runs
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
@@ -281,7 +281,7 @@ class StillBookie(StillWorld):
         return not bad and list(entries.entry_ids) == list(range(ENTRIES))
 
 
-class AddedSink(AddSink):
+class AddedSink(AddRequester):
     """Remembers what it is told."""
 
     __slots__ = ("told",)
@@ -332,7 +332,7 @@ class StillClient(StillWorld):
         self.lines.clear()
         client._peers.clear()
         asked = [self.loop.spawn(work) for work in everything(client, self.bookie, 2000)]
-        sink = self.inside(lambda: add_something(client, self.bookie, 2000))
+        requester = self.inside(lambda: add_something(client, self.bookie, 2000))
         self.pass_time(SECOND // 100)
         for receiver, line in list(self.lines):
             heard = [self.hello, *pieces] if protocol == NATIVE else pieces
@@ -342,11 +342,11 @@ class StillClient(StillWorld):
             self.inside(lambda receiver=receiver: receiver.connection_lost(None))
         self.pass_time(SECOND // 100)
         for _ in range(8):
-            if all(task.done() for task in asked) and sink.told:
+            if all(task.done() for task in asked) and requester.told:
                 break
             self.pass_time(SECOND)
         assert all(task.done() for task in asked)
-        assert len(sink.told) == 1
+        assert len(requester.told) == 1
         told = [task.result() for task in asked]
         entries, _, _ = open_runs(told[0].runs, ACCESS, 0, ENTRIES - 1)
         assert all(0 <= entry_id < ENTRIES for entry_id in entries.entry_ids)
@@ -377,6 +377,8 @@ def item_of(access: LedgerAccess, lac: int) -> native_bodies.LacItem:
 
 def add_something(client: BookieClient, bookie: BookieId, timeout_ms: int) -> AddedSink:
     """Send a run; the sink is told what became of it."""
-    sink, body = AddedSink(), a_run(20, 22)
-    client.add_run(bookie, AddRun(ACCESS, body, checksum(body), 19, recovery=False), sink, None, timeout_ms)
-    return sink
+    requester, body = AddedSink(), a_run(20, 22)
+    client.add_run(
+        bookie, AddRun(ACCESS, body, checksum(body), 19, recovery=False), requester, None, timeout_ms
+    )
+    return requester

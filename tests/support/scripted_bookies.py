@@ -42,39 +42,39 @@ class ScriptedBookies:
                 self._serve(name, *frame)
         elif mode in ("dead", "registered"):
             waiting, self.waiting[name] = self.waiting[name], deque()
-            for _, _, sink, tag, *_ in waiting:
-                asyncio.get_running_loop().call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
+            for _, _, requester, tag, *_ in waiting:
+                asyncio.get_running_loop().call_soon(requester.add_answered, tag, Answer.UNREACHABLE)
 
     def time_out(self, name):
         waiting, self.waiting[name] = self.waiting[name], deque()
-        for _, _, sink, tag, *_ in waiting:
-            sink.add_answered(tag, Answer.TIMED_OUT)
+        for _, _, requester, tag, *_ in waiting:
+            requester.add_answered(tag, Answer.TIMED_OUT)
 
     # --- what the writer calls ---------------------------------------------------------------------------------------
 
     def writable(self, needs=()):
         return sorted(name for name in self.names if self.mode[name] not in ("dead", "read_only"))
 
-    def add_run(self, bookie, run, sink, tag, timeout_ms):
+    def add_run(self, bookie, run, requester, tag, timeout_ms):
         access, body, body_crc, lac, recovery, *_ = run
         assert not recovery
         assert body_crc == checksum(body)
-        frame = (access, body, sink, tag, lac)
+        frame = (access, body, requester, tag, lac)
         if self.mode[bookie] == "stopped":
             self.waiting[bookie].append(frame)
             return False
         asyncio.get_running_loop().call_soon(self._serve, bookie, *frame)
         return True
 
-    def _serve(self, bookie, access, body, sink, tag, lac):
+    def _serve(self, bookie, access, body, requester, tag, lac):
         answers = {"read_only": Answer.READ_ONLY, "fenced": Answer.FENCED, "refusing": Answer.UNAUTHORISED}
         answers |= dict.fromkeys(("dead", "registered"), Answer.UNREACHABLE)
         mode = self.mode[bookie]
         if mode == "stopped":
-            self.waiting[bookie].append((access, body, sink, tag, lac))
+            self.waiting[bookie].append((access, body, requester, tag, lac))
             return
         if mode in answers:
-            sink.add_answered(tag, answers[mode])
+            requester.add_answered(tag, answers[mode])
             return
         run = RunView.parse(body)
         run.check_identity()
@@ -85,10 +85,10 @@ class ScriptedBookies:
             assert known == (bytes(entry.payload), entry.length), "an id has one content"
         self.frames[bookie] += 1
         self.lacs[bookie] = max(self.lacs[bookie], lac)
-        sink.answered(tag, AddReply(Answer.OK, followed=bookie in self.followed))
+        requester.answered(tag, AddReply(Answer.OK, followed=bookie in self.followed))
 
-    def unsent_bytes(self, bookie, sink):
-        unsent = sum(len(frame[1]) for frame in self.waiting[bookie] if frame[2] is sink)
+    def unsent_bytes(self, bookie, requester):
+        unsent = sum(len(frame[1]) for frame in self.waiting[bookie] if frame[2] is requester)
         return max(0, unsent - SOCKET_BYTES)
 
     @property
@@ -98,16 +98,16 @@ class ScriptedBookies:
     def entries_answered(self, bookie):
         return 0
 
-    def all_sent(self, bookie, sink):
-        return not self.unsent_bytes(bookie, sink)
+    def all_sent(self, bookie, requester):
+        return not self.unsent_bytes(bookie, requester)
 
-    def drop(self, bookie, sink):
+    def drop(self, bookie, requester):
         self.dropped.append(bookie)
-        self.waiting[bookie] = deque(frame for frame in self.waiting[bookie] if frame[2] is not sink)
+        self.waiting[bookie] = deque(frame for frame in self.waiting[bookie] if frame[2] is not requester)
 
-    def forget(self, sink):
+    def forget(self, requester):
         for bookie in self.names:
-            self.waiting[bookie] = deque(frame for frame in self.waiting[bookie] if frame[2] is not sink)
+            self.waiting[bookie] = deque(frame for frame in self.waiting[bookie] if frame[2] is not requester)
 
     def takes_lacs(self, bookie):
         return False

@@ -21,7 +21,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import BookieId
 from quire.net.awaited_rows import AwaitedRows
-from quire.net.channel_codec import AnswerSink, ChannelCodec, ChannelContext, Waiting
+from quire.net.channel_codec import ChannelCodec, ChannelContext, Requester, Waiting
 from quire.net.connection_states import AUTHENTICATING, HELLO, OPEN, SECURING, SHUT
 from quire.net.ends import has_one_address
 from quire.net.framing import FrameProtocol
@@ -43,7 +43,7 @@ JOINED_BYTES = 2048
 SILENT = "the bookie received requests and sent no response: the connection was silent"
 SIGN_OF_LIFE = 0
 """The number of a request whose response has no content. No other open request has it."""
-_Outstanding: TypeAlias = tuple[AnswerSink, object, float, AnyRequest]
+_Outstanding: TypeAlias = tuple[Requester, object, float, AnyRequest]
 
 
 class SendQueue:
@@ -57,13 +57,13 @@ class SendQueue:
 
     def __init__(self) -> None:
         self.entries: deque[Waiting] = deque()
-        self.unsent: dict[AnswerSink, int] = {}
+        self.unsent: dict[Requester, int] = {}
         self._bytes = 0
 
-    def put(self, name: Any, frame: Any, size: int, sink: AnswerSink) -> None:
+    def put(self, name: Any, frame: Any, size: int, requester: Requester) -> None:
         """A request waits until the transport takes it."""
-        self.entries.append((name, frame, size, sink))
-        self.unsent[sink] = self.unsent.get(sink, 0) + size
+        self.entries.append((name, frame, size, requester))
+        self.unsent[requester] = self.unsent.get(requester, 0) + size
         self._bytes += size
 
     def take(self, bytes_max: int) -> Iterable[Waiting]:
@@ -76,20 +76,20 @@ class SendQueue:
         end = self._bytes - bytes_max
         while self._bytes > end:
             taken.append(entry := self.entries.popleft())
-            _, _, size, sink = entry
+            _, _, size, requester = entry
             self._bytes -= size
-            left = self.unsent[sink] - size
+            left = self.unsent[requester] - size
             if left:
-                self.unsent[sink] = left
+                self.unsent[requester] = left
             else:
-                del self.unsent[sink]
+                del self.unsent[requester]
         return taken
 
-    def drop(self, sink: AnswerSink) -> None:
+    def drop(self, requester: Requester) -> None:
         """What a sender has not sent yet never will be."""
-        if size := self.unsent.pop(sink, 0):
+        if size := self.unsent.pop(requester, 0):
             self._bytes -= size
-            self.entries = deque(entry for entry in self.entries if entry[3] is not sink)
+            self.entries = deque(entry for entry in self.entries if entry[3] is not requester)
 
     def drop_named(self, names: Container[Any]) -> None:
         """The requests with these names are over."""
@@ -165,23 +165,23 @@ class Channel(FrameProtocol):
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, *, deadline: float) -> bool:
-        """Send a request; `sink.answered(tag, …)` is called once, in a later loop turn.
+    def send(self, request: AnyRequest, requester: Requester, tag: object, *, deadline: float) -> bool:
+        """Send a request; `requester.answered(tag, …)` is called once, in a later loop turn.
 
         A run that no frame holds is not sent, nor is what the bookie cannot do: they complete with BAD_REQUEST.
 
         Args:
             request: what is asked.
-            sink, tag: who gets the response, and the sender's name for the request.
+            requester, tag: gets the response, and its name for the request.
             deadline: loop time after which the response is TIMED_OUT.
 
         Returns:
             Whether the transport has it; else it waits here and counts as unsent: for the end of the loop
             turn, with all that the turn sends to this bookie, or until the transport takes it.
         """
-        return self.codec.send(request, sink, tag, deadline)
+        return self.codec.send(request, requester, tag, deadline)
 
-    def write(self, name: Any, frame: Any, size: int, sink: AnswerSink) -> bool:
+    def write(self, name: Any, frame: Any, size: int, requester: Requester) -> bool:
         """For the codec: give a request to the transport, or have it wait for the others, and until that takes it (False)."""
         if self._ready and not self._paused and not self._leaves:
             if self._at_once and not self._queue.entries:
@@ -189,7 +189,7 @@ class Channel(FrameProtocol):
                 return True
             self._leaves = True
             asyncio.get_running_loop().call_soon(self._turn_over)
-        self._queue.put(name, frame, size, sink)
+        self._queue.put(name, frame, size, requester)
         return False
 
     def flush(self) -> None:
@@ -210,11 +210,11 @@ class Channel(FrameProtocol):
         else:
             self.transport.writelines(buffers)
 
-    def drop(self, sink: AnswerSink) -> None:
-        """Forget this sink's requests: those not sent never will be, and no response reaches it any more."""
+    def drop(self, requester: Requester) -> None:
+        """Forget this requester's requests: those not sent never will be, and no response reaches it any more."""
         if self._queue.entries:
-            self._queue.drop(sink)
-        for deadline in self.codec.drop(sink):
+            self._queue.drop(requester)
+        for deadline in self.codec.drop(requester):
             self._silence.given_up(int(1000 * deadline))
 
     @property
@@ -222,9 +222,9 @@ class Channel(FrameProtocol):
         """Whether the transport has not received all requests of all clients yet."""
         return bool(self._queue.unsent or self.codec.waiting_bytes)
 
-    def unsent_bytes(self, sink: AnswerSink) -> int:
-        """Bytes of this sink's requests that the transport has not received yet."""
-        return self._queue.unsent.get(sink, 0) + self.codec.waiting_bytes.get(sink, 0)
+    def unsent_bytes(self, requester: Requester) -> int:
+        """Bytes of this requester's requests that the transport has not received yet."""
+        return self._queue.unsent.get(requester, 0) + self.codec.waiting_bytes.get(requester, 0)
 
     def expire(self, now: float) -> None:
         """Answer TIMED_OUT to every request whose deadline has passed. Called now and then by the pool.
@@ -363,17 +363,17 @@ class Channel(FrameProtocol):
         self._ended(self, reason)
         self.codec.end()
 
-    def refuse_request(self, request: AnyRequest, sink: AnswerSink, tag: object) -> None:
+    def refuse_request(self, request: AnyRequest, requester: Requester, tag: object) -> None:
         """Answer a request that the bookie cannot do, or that the protocol has no frames for."""
-        asyncio.get_running_loop().call_soon(sink.answered, tag, request.refused(Answer.BAD_REQUEST))
+        asyncio.get_running_loop().call_soon(requester.answered, tag, request.refused(Answer.BAD_REQUEST))
 
-    def refuse_long(self, size: int, request: AnyRequest, sink: AnswerSink, tag: object) -> None:
+    def refuse_long(self, size: int, request: AnyRequest, requester: Requester, tag: object) -> None:
         """Answer a request that would be longer than a frame: the bookie would refuse it, or end the connection."""
         log.warning(
             "a request of %d bytes was not sent to bookie %s: a frame has %d at most (%s)",
             size, self.meant, self.codec.sent_bytes_max, SETTING,
         )  # fmt: skip
-        self.refuse_request(request, sink, tag)
+        self.refuse_request(request, requester, tag)
 
 
 class NativeCodec(ChannelCodec):
@@ -430,7 +430,7 @@ class NativeCodec(ChannelCodec):
         elif hello.version == 0:
             channel.give_up_on(hello.message or "the bookie refused the connection")
         else:
-            channel.colocated = bool(hello.features & native_hello.BESIDE) and has_one_address(
+            channel.colocated = bool(hello.features & native_hello.COLOCATED) and has_one_address(
                 channel.transport
             )
             channel.opened()
@@ -446,21 +446,21 @@ class NativeCodec(ChannelCodec):
         assert self.channel.transport is not None
         self.channel.transport.write(native_hello.encode_hello(hello))
 
-    def ask_at_once(self, request: Authenticate, sink: AnswerSink) -> None:
+    def ask_at_once(self, request: Authenticate, requester: Requester) -> None:
         """Send a request of the opening, before all others; its number is 0."""
-        self._outstanding[0] = (sink, None, math.inf, request)
+        self._outstanding[0] = (requester, None, math.inf, request)
         assert self.channel.transport is not None
         self.channel.transport.writelines(self.encoded(0))
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
+    def send(self, request: AnyRequest, requester: Requester, tag: object, deadline: float) -> bool:
         frame: Sequence[Buffer] | None = None
         size = native.REQUEST_BYTES
         if type(request) is AddRun:
             size += len(request.body)
             if size > self.sent_bytes_max:
-                self.channel.refuse_long(size, request, sink, tag)
+                self.channel.refuse_long(size, request, requester, tag)
                 return True
         if type(request) is AddRun and not request.low_priority:
             number, frame = self._adds.add(request, after=self._newest)
@@ -469,32 +469,32 @@ class NativeCodec(ChannelCodec):
             self._adds.number = number + 1 & native.NUMBER_MAX or 1
         self._newest = number
         self._soonest = min(self._soonest, deadline)
-        self._outstanding[number] = (sink, tag, deadline, request)
-        return self.channel.write(number, frame, size, sink)
+        self._outstanding[number] = (requester, tag, deadline, request)
+        return self.channel.write(number, frame, size, requester)
 
     def encode_bundle(self, rows: Sequence[bytes], bodies: Sequence[Buffer]) -> tuple[int, bytes]:
         return self._adds.bundle(rows, bodies)
 
     def send_bundle(
-        self, number: int, frame: bytes, count: int, sink: AnswerSink, tag: object, deadline: float
+        self, number: int, frame: bytes, count: int, requester: Requester, tag: object, deadline: float
     ) -> bool:
         self._newest = number
         self._soonest = min(self._soonest, deadline)
-        self._outstanding[number] = (sink, tag, deadline, AwaitedRows(count))
-        return self.channel.write(number, (frame,), len(frame), sink)
+        self._outstanding[number] = (requester, tag, deadline, AwaitedRows(count))
+        return self.channel.write(number, (frame,), len(frame), requester)
 
     def encoded(self, name: int) -> Sequence[Buffer]:
         """Only now is it known how the bookie wants it."""
-        sink, tag, _, request = self._outstanding[name]
+        requester, tag, _, request = self._outstanding[name]
         frame = encode(request, name, self.channel.features)
         if frame is None:
             del self._outstanding[name]
-            self.channel.refuse_request(request, sink, tag)
+            self.channel.refuse_request(request, requester, tag)
             return ()
         return frame
 
-    def drop(self, sink: AnswerSink) -> Sequence[float]:
-        dropped = [number for number, (owner, *_) in self._outstanding.items() if owner is sink]
+    def drop(self, requester: Requester) -> Sequence[float]:
+        dropped = [number for number, (owner, *_) in self._outstanding.items() if owner is requester]
         return [self._outstanding.pop(number)[2] for number in dropped]
 
     def late(self, now: float) -> Sequence[int]:
@@ -508,8 +508,8 @@ class NativeCodec(ChannelCodec):
         # A response may make its owner drop the rest of what it asked.
         outstanding = self._outstanding.pop(name, None)
         if outstanding is not None:
-            sink, tag, _, request = outstanding
-            sink.answered(tag, request.refused(Answer.TIMED_OUT))
+            requester, tag, _, request = outstanding
+            requester.answered(tag, request.refused(Answer.TIMED_OUT))
 
     def ask_for_a_sign(self) -> None:
         """Ask what every bookie answers at once, however slow its disk is: the LAC of a ledger that cannot be."""
@@ -523,12 +523,12 @@ class NativeCodec(ChannelCodec):
         outstanding = self._outstanding.get(answer.number)
         if outstanding is None:
             return
-        sink, tag, _, request = outstanding
+        requester, tag, _, request = outstanding
         rows = request if type(request) is AwaitedRows else None
         response = response_to(request, answer) if rows is None else rows.answered(answer)
         if rows is None or not rows.left:
             del self._outstanding[answer.number]
-        sink.answered(tag, response)
+        requester.answered(tag, response)
 
     def take_short(self, data: memoryview, at: int) -> int:
         """The responses that say no more than that a run is stored: nearly all of those to adds."""
@@ -536,10 +536,10 @@ class NativeCodec(ChannelCodec):
         for number in native.added(data, at):
             owner = outstanding.get(number)
             if owner is not None:
-                sink, tag, _, request = owner
+                requester, tag, _, request = owner
                 if type(request) is AddRun:
                     del outstanding[number]
-                    sink.answered(tag, ADDED)
+                    requester.answered(tag, ADDED)
                 else:
                     self.frame_received(data[at : at + native.ANSWER_BYTES])
             at += native.ANSWER_BYTES
@@ -547,5 +547,5 @@ class NativeCodec(ChannelCodec):
 
     def end(self) -> None:
         outstanding, self._outstanding = self._outstanding, {}
-        for sink, tag, _, request in outstanding.values():
-            sink.answered(tag, request.refused(Answer.UNREACHABLE))
+        for requester, tag, _, request in outstanding.values():
+            requester.answered(tag, request.refused(Answer.UNREACHABLE))

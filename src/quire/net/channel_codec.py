@@ -22,15 +22,15 @@ from quire.wire.native_requests import AddEncoder
 from quire.wire.requests import AnyRequest
 
 
-class AnswerSink(Protocol):
+class Requester(Protocol):
     """The sender of a request, which gets its one response."""
 
     def answered(self, tag: object, response: Any) -> None:
         """The response to the request with this tag, as its type of request has it; the receiver's to keep."""
 
 
-Waiting: TypeAlias = tuple[Any, Any, int, AnswerSink]
-"""A request that waits: its name among all that are outstanding, what is sent, how many bytes, and who asked."""
+Waiting: TypeAlias = tuple[Any, Any, int, Requester]
+"""A request that waits: its name among all that are outstanding, what is sent, how many bytes, and the requester."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ChannelCodec(ABC):
         first_state: what comes first on the connection.
         open_state: what comes when nothing is left to be said before the first request.
         in_chunks, short_kind: how frames come; see `FrameProtocol`.
-        waiting_bytes: bytes of each sink's requests that wait until the bookie has fewer others.
+        waiting_bytes: bytes of each requester's requests that wait until the bookie has fewer others.
         paced: what bounds the entries that are in flight, where a bookie takes them one by one.
     """
 
@@ -76,7 +76,7 @@ class ChannelCodec(ABC):
     def __init__(self, sent_bytes_max: int, taken_bytes_max: int) -> None:
         self.sent_bytes_max = sent_bytes_max
         self.taken_bytes_max = taken_bytes_max
-        self.waiting_bytes: dict[AnswerSink, int] = {}
+        self.waiting_bytes: dict[Requester, int] = {}
         self.paced: Sequence[PacingMachine] = ()
 
     @abstractmethod
@@ -84,7 +84,7 @@ class ChannelCodec(ABC):
         """The connection is made: say what comes first, or open it; None if there are no keys to show."""
 
     @abstractmethod
-    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
+    def send(self, request: AnyRequest, requester: Requester, tag: object, deadline: float) -> bool:
         """Send a request; see `Channel.send`."""
 
     def encode_bundle(self, rows: Sequence[bytes], bodies: Sequence[Buffer]) -> tuple[int, bytes]:
@@ -92,11 +92,11 @@ class ChannelCodec(ABC):
         raise NotImplementedError
 
     def send_bundle(
-        self, number: int, frame: bytes, count: int, sink: AnswerSink, tag: object, deadline: float
+        self, number: int, frame: bytes, count: int, requester: Requester, tag: object, deadline: float
     ) -> bool:
         """Send a bundle of `count` rows, where the bookie takes such requests.
 
-        `sink.answered(tag, parts)` is called in later loop turns, until each row was in one part.
+        `requester.answered(tag, parts)` is called in later loop turns, until each row was in one part.
 
         Returns:
             As `Channel.send`.
@@ -116,8 +116,8 @@ class ChannelCodec(ABC):
         """Answer TIMED_OUT to one of these."""
 
     @abstractmethod
-    def drop(self, sink: AnswerSink) -> Sequence[float]:
-        """Forget the requests of a sink; their deadlines."""
+    def drop(self, requester: Requester) -> Sequence[float]:
+        """Forget the requests of a requester; their deadlines."""
 
     @abstractmethod
     def end(self) -> None:

@@ -220,7 +220,7 @@ class Flag(IntEnum):
     DEFERRED_SYNC = 32
     CRITICAL_EXTENSION = 64
     LOCATIONS = 128
-    """A READ may be answered with locations of runs in files, by a bookie that said `BESIDE`."""
+    """A READ may be answered with locations of runs in files, by a bookie that said `COLOCATED`."""
     LOW_PRIORITY = 256
     """An ADD, of a recoverer too, that stops before the space that is kept for fences and recovery."""
 

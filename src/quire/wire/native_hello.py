@@ -33,7 +33,7 @@ START_TLS = 1
 """Feature: in a hello, "TLS first, then my hello"; in its response, "yes, begin". Nothing else of that hello counts."""
 AUTHENTICATE = 2
 """Feature of a response: nothing is served before AUTH requests have shown who the client is."""
-BESIDE = 4
+COLOCATED = 4
 """Feature of a response: both run on one machine, so a READ may have the flag `LOCATIONS`."""
 LOW_PRIORITY = 8
 """Feature: adds with the flag `LOW_PRIORITY` stop before the space that is kept for fences and recovery."""
@@ -61,7 +61,7 @@ FEATURES = NamedValues(
     {
         str(START_TLS): ("START_TLS", _EITHER),
         str(AUTHENTICATE): ("AUTHENTICATE", FieldUse("bookie", "client")),
-        str(BESIDE): ("BESIDE", FieldUse("bookie", "client")),
+        str(COLOCATED): ("COLOCATED", FieldUse("bookie", "client")),
         str(LOW_PRIORITY): ("LOW_PRIORITY", _EITHER),
         str(TERMS): ("TERMS", _EITHER),
         str(TRUNCATE): ("TRUNCATE", _EITHER),

@@ -211,11 +211,13 @@ class Program:
         if channel is None or not isinstance(channel.codec, NativeCodec):
             raise LookupError(bookie)
         waiting = channel.codec._outstanding
-        number = next((number for number, (sink, *_) in waiting.items() if wanted(number, sink)), None)
+        number = next(
+            (number for number, (requester, *_) in waiting.items() if wanted(number, requester)), None
+        )
         if number is None:
             raise LookupError(bookie)
-        sink, tag, _, request = waiting[number]
-        waiting[number] = (sink, tag, float("-inf"), request)
+        requester, tag, _, request = waiting[number]
+        waiting[number] = (requester, tag, float("-inf"), request)
         channel.codec._soonest = float("-inf")
         self.act(lambda: channel.expire(self.loop.time()))
 
@@ -344,7 +346,9 @@ class Writer(Program):
 
     def lost(self, bookie: str) -> None:
         """Its patience with a bookie is over."""
-        self.give_up(bookie, lambda _, sink: isinstance(sink, SlotConnection) and not sink.retired)
+        self.give_up(
+            bookie, lambda _, requester: isinstance(requester, SlotConnection) and not requester.retired
+        )
 
     def known(self) -> int:
         """The last entry of which its callers know, as their futures say."""

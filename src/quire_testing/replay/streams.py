@@ -250,10 +250,10 @@ class StreamPlay:
         """The time of one request is over, or a writer's patience with a bookie."""
         line = self._line(leader, bookie)
 
-        def wanted(number: int, sink: Any) -> bool:
+        def wanted(number: int, requester: Any) -> bool:
             if text:
                 return line.text_of(number) == text
-            return isinstance(sink, SlotConnection) and not sink.retired
+            return isinstance(requester, SlotConnection) and not requester.retired
 
         leader.give_up(bookie, wanted)
         if text.startswith("no-op"):

@@ -13,7 +13,7 @@ from typing import Any
 from quire.autorecovery.repair import ClusterRepair
 from quire.cli.cluster.marked import marked_ledgers
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import AddSink
+from quire.client.bookies.bookies import AddRequester
 from quire.client.client import Client
 from quire.client.recovering.copying import copies
 from quire.client.repairing.scrubbing import NO_TERMS, CopyVerdict, Finding, ReplicaCheck, windows
@@ -36,7 +36,7 @@ from support.waiting import until_async
 COUNT = 20
 
 
-class _Answered(AddSink):
+class _Answered(AddRequester):
     """One run's answer."""
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ async def leave(
     access = LedgerAccess.of(record, record.term)
     entry = Entry(LedgerId(record.ledger_id), EntryId(entry_id), EntryId(-1), length, payload)
     (made,) = copies([entry], access, 1 << 20, origin_term=origin)
-    sink = _Answered()
+    requester = _Answered()
     request = AddRun(access, made.body, made.body_crc, -1, recovery=True, term=record.term)
-    client.bookies.add_run(bookie, request, sink, None)
-    assert await sink.answer is Answer.OK
+    client.bookies.add_run(bookie, request, requester, None)
+    assert await requester.answer is Answer.OK
 
 
 async def values(client: Client, record: LedgerMetadata, bookie: BookieId) -> set[tuple[int, int]]:

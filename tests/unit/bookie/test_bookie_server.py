@@ -16,7 +16,7 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.connections import admission
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import AddSink, BookieClient
+from quire.client.bookies.bookies import AddRequester, BookieClient
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, WrongDirectoryError
 from quire.core.ids import BookieId, LedgerId
@@ -37,7 +37,7 @@ SMALL = StorageConfig(segment_bytes=1024 * 1024)
 
 
 @dataclass
-class Told(AddSink):
+class Told(AddRequester):
     """A writer that remembers what it was told."""
 
     answers: list[tuple[object, Answer]]

@@ -59,7 +59,7 @@ def test_the_version_that_both_know(bookie: StillBookie, offered: tuple[int, int
     bookie.server.boot = 12
     answer = greet(bookie, version_min=offered[0], version_max=offered[1])
     assert (answer.version, answer.answer, answer.boot) == (2, Answer.OK, 12)
-    assert answer.features & ~native_hello.BESIDE == native_hello.OFFERED
+    assert answer.features & ~native_hello.COLOCATED == native_hello.OFFERED
 
 
 @pytest.mark.parametrize("offered", [(3, 9), (0, 0), (2, 1), (9, 9), (1, 1)])

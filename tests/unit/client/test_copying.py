@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import AddSink, BookieClient
+from quire.client.bookies.bookies import AddRequester, BookieClient
 from quire.client.reading.range_read import open_runs
 from quire.client.recovering.copying import copies
 from quire.client.repairing.ledger_repair import unlimited
@@ -107,8 +107,10 @@ class Sources:
         ]
         return ReadReply(Answer.OK, found, last)
 
-    def add_run(self, bookie: BookieId, run: AddRun, sink: AddSink, tag: object, timeout_ms: int) -> bool:
-        asyncio.get_running_loop().call_soon(sink.add_answered, tag, Answer.OK)
+    def add_run(
+        self, bookie: BookieId, run: AddRun, requester: AddRequester, tag: object, timeout_ms: int
+    ) -> bool:
+        asyncio.get_running_loop().call_soon(requester.add_answered, tag, Answer.OK)
         return True
 
 

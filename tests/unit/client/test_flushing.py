@@ -275,8 +275,8 @@ async def test_several_entries_whose_first_were_sent_are_unknown_when_the_writer
     while ledger._machine.lap < 1:
         await asyncio.sleep(0)
     assert ledger._payloads, "the second of them was not sent"
-    _, _, sink, tag, _ = w.bookies.waiting["b1"][0]
-    sink.add_answered(tag, Answer.UNAUTHORISED)
+    _, _, requester, tag, _ = w.bookies.waiting["b1"][0]
+    requester.add_answered(tag, Answer.UNAUTHORISED)
     for pending in (first, many):
         with pytest.raises(OutcomeUnknownError, match="may or may not be in the ledger") as caught:
             await pending

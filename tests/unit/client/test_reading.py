@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import AddSink
+from quire.client.bookies.bookies import AddRequester
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
 from quire.core.errors import (
@@ -29,7 +29,7 @@ from support.waiting import until_async
 TINY_READS = ClientConfig(read_bytes_max=2000, read_ahead_bytes_max=10_000)
 
 
-class Told(AddSink):
+class Told(AddRequester):
     def __init__(self) -> None:
         self.told = asyncio.get_running_loop().create_future()
 

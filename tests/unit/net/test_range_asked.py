@@ -11,7 +11,7 @@ from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import LedgerId
 from quire.core.ledger.metadata import DigestType
-from quire.net.bookkeeper.asked import PendingRequest, RangeAsked
+from quire.net.bookkeeper.pending_requests import PendingRange, PendingRequest
 from quire.net.bookkeeper.v2_codec import V2Codec
 from quire.net.bookkeeper.v3_codec import V3Codec
 from quire.net.channel import Channel
@@ -34,7 +34,7 @@ class Connection:
         self.asked: list[int] = []
         self.replies: list[ReadReply] = []
 
-    def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
+    def ask_entries(self, asked: PendingRange, entry_ids: Sequence[int]) -> None:
         self.asked += entry_ids
 
     def finished(self, asked: PendingRequest) -> None:
@@ -49,7 +49,7 @@ def denied_with(digest_type: DigestType, body: bytes, *, recovery: bool) -> Read
     ledger = LedgerAccess(LedgerId(5), master_key(PASSWORD), 0, EntryDigest(digest_type, PASSWORD))
     connection = Connection()
     request = ReadRange(ledger, 7, 7, 1000, fence=recovery, recovery=recovery)
-    asked = RangeAsked(connection, request, connection, None, 1.0)
+    asked = PendingRange(connection, request, connection, None, 1.0)
     asked.start()
     assert connection.asked == [7]
     asked.got(7, Answer.NO_ENTRY, body, -1)

@@ -18,7 +18,7 @@ from quire.bookie.connections.bookkeeper_adds import AddCollector, Adder, AddGro
 from quire.bookie.connections.bookkeeper_lookup import Lookup, as_request
 from quire.bookie.connections.bookkeeper_v3 import V3Requests
 from quire.bookie.connections.client_connection import ClientConnection, Serving
-from quire.bookie.connections.opening import BookKeeperDoor
+from quire.bookie.connections.opening import BookKeeperHandshake
 from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
@@ -48,20 +48,20 @@ class BookKeeperConnection(ClientConnection):
             self.answer,
         )
         self._showing = False
-        self._door = BookKeeperDoor(self, self, server.keys) if server.keys is not None else None
+        self._handshake = BookKeeperHandshake(self, self, server.keys) if server.keys is not None else None
 
     # --- before its first request --------------------------------------------------------------------------------
 
     def let_in(self) -> None:
         """The client has done all that is asked: from now on its requests are served."""
         self.enter(OPEN)
-        self._door = None
+        self._handshake = None
         self.opened()
 
     def secured(self, transport: asyncio.Transport) -> None:
         super().secured(transport)
-        if self._door is not None:
-            self._door.secured()
+        if self._handshake is not None:
+            self._handshake.secured()
 
     def shut(self) -> None:
         """End the connection; what it sent after its last request counts for nothing."""
@@ -91,7 +91,7 @@ class BookKeeperConnection(ClientConnection):
         add = too_long.long_add(head)
         if add is None or (add.is_v3 and self._is_v2):
             raise self.no_request(size, "the frame does not begin as an add")
-        if self._door is not None:
+        if self._handshake is not None:
             raise self.no_request(size, "the client has not authenticated")
         ledger_id, entry_id = add.ledger_id, add.entry_id
         self.refused_long(f"the add of entry {entry_id} of ledger {ledger_id}", size)
@@ -112,16 +112,16 @@ class BookKeeperConnection(ClientConnection):
 
     def _work(self) -> None:
         self.added = False
-        if self.is_newcomer and self._chunks and self._door is None:
+        if self.is_newcomer and self._chunks and self._handshake is None:
             self.has_asked()
         try:
             while self._chunks and self._may_serve():
                 data, starts = self._chunks.popleft()
-                pending = self._server.lease.pending and self._door is None
+                pending = self._server.lease.pending and self._handshake is None
                 if pending:
                     served = self._serve_what_is_here(data, starts)
                 else:
-                    served = (self._door or self).serve(data, starts)
+                    served = (self._handshake or self).serve(data, starts)
                 if served < len(starts):
                     self._chunks.appendleft((data, starts[served:]))
                     if pending:
@@ -324,7 +324,7 @@ class BookKeeperConnection(ClientConnection):
         """Buffers of responses, to be written with the others of this turn."""
         if self.transport is None:
             return
-        if self._server.lease.pending and not self._showing and self._door is None:
+        if self._server.lease.pending and not self._showing and self._handshake is None:
             self._kept += parts
             return
         if not self._out:

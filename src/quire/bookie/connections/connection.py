@@ -15,7 +15,7 @@ from typing import Any
 from quire.bookie.connections.bookkeeper_connection import BookKeeperConnection
 from quire.bookie.connections.bundle_requests import BundledRows, BundleRequests
 from quire.bookie.connections.client_connection import WAITING_BYTES_MAX, ClientConnection, Serving
-from quire.bookie.connections.opening import NativeDoor
+from quire.bookie.connections.opening import NativeHandshake
 from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
@@ -56,7 +56,7 @@ class Connection(ClientConnection):
         super().__init__(server, server.config.frame_limits.native, FIRST)
         self._deferred: list[memoryview] = []
         self._colocated = False
-        self._door: NativeDoor | None = None
+        self._handshake: NativeHandshake | None = None
         self._bundles = BundleRequests(self)
 
     # --- the connection ------------------------------------------------------------------------------------------
@@ -87,10 +87,10 @@ class Connection(ClientConnection):
         hello = native_hello.decode_hello(body)
         server = self._server
         answer, message, features = Answer.OK, "", 0
-        if self._door is None and server.keys is not None:
-            self._door = NativeDoor(self, server.keys)
-        if self._door is not None:
-            if self._door.starts_tls(hello):
+        if self._handshake is None and server.keys is not None:
+            self._handshake = NativeHandshake(self, server.keys)
+        if self._handshake is not None:
+            if self._handshake.starts_tls(hello):
                 version = native_hello.version_with(hello) or native_hello.VERSION_MIN
                 self._greet(
                     native_hello.HelloAnswer(version, Answer.OK, "", "", features=native_hello.START_TLS)
@@ -98,7 +98,7 @@ class Connection(ClientConnection):
                 self.enter(SECURING)
                 self.take_tls()
                 return
-            message, features = self._door.judge(hello)
+            message, features = self._handshake.judge(hello)
         version = native_hello.version_with(hello)
         self.terms = bool(hello.features & native_hello.TERMS)
         if message:
@@ -119,7 +119,7 @@ class Connection(ClientConnection):
         features |= native_hello.OFFERED
         self._colocated = self._is_colocated()
         if self._colocated:
-            features |= native_hello.BESIDE
+            features |= native_hello.COLOCATED
         ids = ("", "") if answer is Answer.UNAUTHORISED else (server.bookie_id, server.cluster_instance)
         features = features if version else 0
         self._greet(native_hello.HelloAnswer(version, answer, *ids, message, features, server.boot))
@@ -146,9 +146,9 @@ class Connection(ClientConnection):
         if request.kind is not Kind.AUTH or not request.is_intact():
             msg = "the client sent a request before it authenticated"
             raise MalformedFrameError(msg)
-        assert self._door is not None
+        assert self._handshake is not None
         try:
-            token = self._door.step(bytes(request.body))
+            token = self._handshake.step(bytes(request.body))
         except AuthenticationError as error:
             self.refused(error.message)
             self.answer(request, Answer.UNAUTHORISED, term=0)
@@ -156,7 +156,7 @@ class Connection(ClientConnection):
             self._shut()
             return
         self.answer(request, Answer.OK, term=0, body=(token,))
-        if self._door.known:
+        if self._handshake.known:
             self.enter(OPEN)
             self.opened()
 

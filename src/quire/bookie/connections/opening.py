@@ -27,8 +27,8 @@ _NAMES_ONLY: Final = (
 )
 
 
-class _Door:
-    """What is asked of one client, and what it has done of it."""
+class _Handshake:
+    """What one client must do before it is served (TLS, authentication), and how far it is."""
 
     def __init__(self, connection: ClientConnection, keys: BookieKeys) -> None:
         self._client = connection
@@ -76,8 +76,8 @@ class _Door:
         return self._sasl.step(token)
 
 
-class NativeDoor(_Door):
-    """Our own protocol: the response to a hello."""
+class NativeHandshake(_Handshake):
+    """The handshake of the native protocol: the response to a hello."""
 
     def starts_tls(self, hello: native_hello.Hello) -> bool:
         """Whether this hello asks for TLS and may have it."""
@@ -104,8 +104,8 @@ class NativeDoor(_Door):
         return "" if hello.auth_scheme == PLUGIN else _NAMES_ONLY, native_hello.AUTHENTICATE
 
 
-class Waiting(Protocol):
-    """A connection behind a door, besides what every `ClientConnection` has: `Connection` stands above."""
+class UnopenedConnection(Protocol):
+    """What a connection that is not open yet has besides every `ClientConnection`: `BookKeeperConnection`, which stands above."""
 
     def let_in(self) -> None:
         """The client has done all that is asked."""
@@ -117,10 +117,10 @@ class Waiting(Protocol):
         """End the connection."""
 
 
-class BookKeeperDoor(_Door):
-    """V2 and V3: START_TLS and AUTH, until a request comes that is served, or refused as a Java bookie does it."""
+class BookKeeperHandshake(_Handshake):
+    """The handshake of V2 and V3: START_TLS and AUTH, until a request comes that is served, or refused as a Java bookie does it."""
 
-    def __init__(self, client: ClientConnection, connection: Waiting, keys: BookieKeys) -> None:
+    def __init__(self, client: ClientConnection, connection: UnopenedConnection, keys: BookieKeys) -> None:
         super().__init__(client, keys)
         self._connection = connection
         self._is_v2 = False

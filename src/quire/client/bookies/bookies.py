@@ -123,7 +123,7 @@ class Follower(Protocol):
         """The list is another one."""
 
 
-class AddSink:
+class AddRequester:
     """A sender of runs, which gets a response to each. Its unsent frames can be dropped together.
 
     Attributes:
@@ -313,11 +313,11 @@ class BookieClient:
         self,
         bookie: BookieId,
         run: AddRun,
-        sink: AddSink,
+        requester: AddRequester,
         tag: object,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> bool:
-        """Send a run; `sink.add_answered(tag, answer)` is called exactly once, in a later loop turn.
+        """Send a run; `requester.add_answered(tag, answer)` is called exactly once, in a later loop turn.
 
         The same object for several bookies is made a frame of once.
 
@@ -328,21 +328,21 @@ class BookieClient:
         channel = peer.channel if peer is not None and peer.channel is not None else self._channel(bookie)
         loop = asyncio.get_running_loop()
         if channel is None:
-            loop.call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
+            loop.call_soon(requester.add_answered, tag, Answer.UNREACHABLE)
             return True
         # `Channel.send` without its call, which each run would pay for each bookie.
-        return channel.codec.send(run, sink, tag, loop.time() + timeout_ms / 1000)
+        return channel.codec.send(run, requester, tag, loop.time() + timeout_ms / 1000)
 
-    def drop(self, bookie: BookieId, sink: AddSink) -> None:
+    def drop(self, bookie: BookieId, requester: AddRequester) -> None:
         """Drop this writer's requests to a bookie: unsent ones stay unsent, and no response is delivered."""
         channel = self._channel_now(bookie)
         if channel is not None:
-            channel.drop(sink)
+            channel.drop(requester)
 
-    def unsent_bytes(self, bookie: BookieId, sink: AddSink) -> int:
+    def unsent_bytes(self, bookie: BookieId, requester: AddRequester) -> int:
         """Bytes of this writer's runs that wait for a bookie's connection to take them."""
         channel = self._channel_now(bookie)
-        return 0 if channel is None else channel.unsent_bytes(sink)
+        return 0 if channel is None else channel.unsent_bytes(requester)
 
     @property
     def anything_unsent(self) -> bool:
@@ -354,15 +354,15 @@ class BookieClient:
         channel = self._channel_now(bookie)
         return 0 if channel is None else sum(machine.answered for machine in channel.codec.paced)
 
-    def all_sent(self, bookie: BookieId, sink: AddSink) -> bool:
+    def all_sent(self, bookie: BookieId, requester: AddRequester) -> bool:
         """Whether all of this writer's runs to a bookie have left this process."""
         channel = self._channel_now(bookie)
-        return channel is None or not (channel.unsent_bytes(sink) or channel.buffered_bytes)
+        return channel is None or not (channel.unsent_bytes(requester) or channel.buffered_bytes)
 
-    def forget(self, sink: AddSink) -> None:
+    def forget(self, requester: AddRequester) -> None:
         """A writer has ended: drop all that it sent, everywhere."""
         for channel in self._open_channels():
-            channel.drop(sink)
+            channel.drop(requester)
 
     def _channel_now(self, bookie: BookieId) -> Channel | None:
         """The connection to a bookie, if there is one; `_channel` makes one."""

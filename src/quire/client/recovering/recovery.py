@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from quire.client.access import LedgerAccess, origin_to_ask
-from quire.client.bookies.bookies import AddSink
+from quire.client.bookies.bookies import AddRequester
 from quire.client.context import ClientContext
 from quire.client.reading.range_read import RangeRead, ReadSettings, open_runs
 from quire.client.recovering.copying import Copies, copies
@@ -76,7 +76,7 @@ AGAIN_PAUSE_S = 0.2
 """After an inconclusive end: a bookie that restarts is back in a moment, and its connection is not tried at once."""
 
 
-class RecoveryPerformer(AddSink, ABC, Generic[M, R_co]):
+class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
     """One recovery or take-over, from the record as it was read to a result.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import AddSink, BookieClient
+from quire.client.bookies.bookies import AddRequester, BookieClient
 from quire.client.reading.range_read import open_runs
 from quire.client.recovering.copying import Copies, copies
 from quire.client.repairing.replica_lists import READ_BYTES
@@ -52,7 +52,7 @@ class CopyOutcome:
     damaged: defaultdict[BookieId, list[EntryRange]] = field(default_factory=lambda: defaultdict(list))
 
 
-class RangeCopier(AddSink):
+class RangeCopier(AddRequester):
     """Copies entries of one ledger.
 
     Args:

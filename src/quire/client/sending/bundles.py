@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import AddSink, BookieClient
+from quire.client.bookies.bookies import AddRequester, BookieClient
 from quire.client.config import ClientConfig
 from quire.client.leaving import LeavingWriter
 from quire.core.answers import Answer
@@ -110,7 +110,7 @@ RunSpan: TypeAlias = tuple[int, int, int]
 """(number, first, last) of a run: what a bundle knows of it once it has left. It holds no body."""
 
 
-class SlotConnection(AddSink):
+class SlotConnection(AddRequester):
     """One bookie at one slot of the ensemble, until it fails, is replaced, or the writer rests."""
 
     __slots__ = (

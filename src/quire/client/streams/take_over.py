@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies.bookies import AddSink, BookieClient
+from quire.client.bookies.bookies import AddRequester, BookieClient
 from quire.client.context import ClientContext
 from quire.client.reading.range_read import open_runs
 from quire.client.recovering.copying import copies
@@ -81,7 +81,7 @@ class _Fencing:
     look_at_ms: int = 0
 
 
-class _NoOpSent(AddSink):
+class _NoOpSent(AddRequester):
     """A no-op on its way to a bookie."""
 
     __slots__ = ("answer",)

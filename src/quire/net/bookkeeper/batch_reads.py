@@ -109,8 +109,8 @@ class _Probe:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(PROBE_SECONDS, self._too_late)
         self.channel = Channel(meant, context, self._codec, lambda *_: None)
-        asked = ReadRange(_NoLedger(), 0, 1, 1)
-        self.channel.send(asked, self, None, deadline=loop.time() + PROBE_SECONDS)
+        pending = ReadRange(_NoLedger(), 0, 1, 1)
+        self.channel.send(pending, self, None, deadline=loop.time() + PROBE_SECONDS)
 
     def _too_late(self) -> None:
         self._is_late = True

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from quire.core.answers import Answer
-from quire.net.bookkeeper.asked import LacAsked, PendingRequest, RangeAsked, RunAsked
 from quire.net.bookkeeper.paced_queue import PacedQueue, PacedQueues, PacedTurn
+from quire.net.bookkeeper.pending_requests import PendingLac, PendingRange, PendingRequest, PendingRun
 from quire.net.bookkeeper.runs_expected import RunsExpected
 from quire.net.channel import Channel
-from quire.net.channel_codec import AnswerSink, ChannelCodec, ChannelContext
+from quire.net.channel_codec import ChannelCodec, ChannelContext, Requester
 from quire.net.connection_states import AUTHENTICATING, OPEN, UNPROVEN
 from quire.net.run_frames import RunFrames
 from quire.net.security.settings import ClientKeys
@@ -51,7 +51,7 @@ class BookKeeperCodec(ChannelCodec):
         self._opening: BookKeeperOpening | None = None
         self.runs = runs
         self._waits = False
-        self._asked: dict[PendingRequest, None] = {}
+        self._pending: dict[PendingRequest, None] = {}
         self._queues = PacedQueues(PacedQueue(), PacedQueue(), PacedQueue())
         self.paced = [queue.machine for queue in self._queues]
         self._timer: asyncio.TimerHandle | None = None
@@ -62,27 +62,27 @@ class BookKeeperCodec(ChannelCodec):
         """The requests for a run's entries."""
         raise NotImplementedError
 
-    def questions(self, asked: PendingRequest, items: Sequence[int]) -> bytes:
+    def questions(self, pending: PendingRequest, items: Sequence[int]) -> bytes:
         """The requests for some of what is asked for, which are expected to be answered from now on."""
         raise NotImplementedError
 
-    def frames_again(self, asked: RunAsked) -> bytes:
+    def frames_again(self, pending: PendingRun) -> bytes:
         """The requests for a run's entries, as they were sent before."""
         raise NotImplementedError
 
-    def begin_range(self, asked: RangeAsked) -> None:
+    def begin_range(self, pending: PendingRange) -> None:
         """Begin to ask for a range."""
-        asked.start()
+        pending.start()
 
     def ask_otherwise(
         self,
         request: Any,
-        asked: Callable[[type[PendingRequest]], PendingRequest],
+        pending: Callable[[type[PendingRequest]], PendingRequest],
     ) -> bool:
-        """Send a request of another kind, which `asked` notes; False if the protocol has none for it."""
+        """Send a request of another kind, which `pending` notes; False if the protocol has none for it."""
         raise NotImplementedError
 
-    def forget(self, asked: PendingRequest) -> None:
+    def forget(self, pending: PendingRequest) -> None:
         """Wait for nothing more of a request that is no run."""
         raise NotImplementedError
 
@@ -104,88 +104,92 @@ class BookKeeperCodec(ChannelCodec):
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
-        asked: RangeAsked | LacAsked
+    def send(self, request: AnyRequest, requester: Requester, tag: object, deadline: float) -> bool:
+        pending: PendingRange | PendingLac
         self._waits = False
         wanted: Any = request
         match wanted:
             case AddRun(ledger, body, _, _, recovery, _, 0):
                 frames = self.frames_of(body, ledger.key, recovery=recovery)
                 if len(frames.data) > self.sent_bytes_max and len(frames.ids) == 1:
-                    self.channel.refuse_long(len(frames.data), request, sink, tag)
+                    self.channel.refuse_long(len(frames.data), request, requester, tag)
                     return True
-                run = RunAsked(self, wanted, sink, tag, deadline, frames)
+                run = PendingRun(self, wanted, requester, tag, deadline, frames)
                 self.begin(run, self._queues.recovery if recovery else self._queues.adds)
                 self._enqueue(run, range(len(frames.ids)))
             case ReadRange(origin_term=native_bodies.ANY_TERM, fence=fence, recovery=recovery):
-                asked = RangeAsked(self, wanted, sink, tag, deadline)
-                self.begin(asked, self._queues.recovery if fence or recovery else self._queues.reads)
-                self.begin_range(asked)
+                pending = PendingRange(self, wanted, requester, tag, deadline)
+                self.begin(pending, self._queues.recovery if fence or recovery else self._queues.reads)
+                self.begin_range(pending)
             case ReadLac(ledger, fence, 0) if ledger.key or not fence:
-                asked = LacAsked(self, wanted, sink, tag, deadline)
+                pending = PendingLac(self, wanted, requester, tag, deadline)
                 if fence:
-                    self.begin(asked, self._queues.recovery)
+                    self.begin(pending, self._queues.recovery)
                     self._queues.recovery.machine.left(1)
-                    self._leave(asked, (bookkeeper.LAST_ENTRY,))
+                    self._leave(pending, (bookkeeper.LAST_ENTRY,))
                 else:
-                    self.begin(asked, self._queues.reads)
-                    self._enqueue(asked, (bookkeeper.LAST_ENTRY,))
+                    self.begin(pending, self._queues.reads)
+                    self._enqueue(pending, (bookkeeper.LAST_ENTRY,))
             case _:
 
                 def make(of: type[PendingRequest]) -> PendingRequest:
-                    asked = of(self, request, sink, tag, deadline)
-                    self.begin(asked)
-                    return asked
+                    pending = of(self, request, requester, tag, deadline)
+                    self.begin(pending)
+                    return pending
 
                 if not self.ask_otherwise(request, make):
-                    self.channel.refuse_request(request, sink, tag)
+                    self.channel.refuse_request(request, requester, tag)
         return not self._waits
 
-    def give(self, asked: PendingRequest, data: bytes) -> None:
+    def give(self, pending: PendingRequest, data: bytes) -> None:
         """Give frames to the transport, or let them wait until it takes them."""
-        if not self.channel.write(asked, (data,), len(data), asked.sink):
+        if not self.channel.write(pending, (data,), len(data), pending.requester):
             self._waits = True
 
     def encoded(self, name: PendingRequest) -> Sequence[Buffer]:
         msg = f"{type(name).__name__} is sent with its frames"
         raise NotImplementedError(msg)
 
-    def finished(self, asked: PendingRequest) -> None:
+    def finished(self, pending: PendingRequest) -> None:
         """A request has its response, or is abandoned."""
-        self._asked.pop(asked, None)
-        if asked.turn is not None:
-            asked.turn.queue.machine.given_up(asked.in_flight)
-            asked.turn.waiting = 0
-        if not isinstance(asked, RunAsked):
-            if asked.expected:
-                self.forget(asked)
+        self._pending.pop(pending, None)
+        if pending.turn is not None:
+            pending.turn.queue.machine.given_up(pending.in_flight)
+            pending.turn.waiting = 0
+        if not isinstance(pending, PendingRun):
+            if pending.expected:
+                self.forget(pending)
             return
-        asked.data = b""
-        if asked.waiting_bytes:
-            self._wait_bytes(asked, -asked.waiting_bytes)
-        if asked.expected and asked.begun:
-            self.runs.forget(asked)
-        asked.expected = 0
+        pending.data = b""
+        if pending.waiting_bytes:
+            self._wait_bytes(pending, -pending.waiting_bytes)
+        if pending.expected and pending.begun:
+            self.runs.forget(pending)
+        pending.expected = 0
 
-    def drop(self, sink: AnswerSink) -> Sequence[float]:
-        dropped = [asked for asked in self._asked if asked.sink is sink]
-        for asked in dropped:
-            asked.done = True
-            self.finished(asked)
+    def drop(self, requester: Requester) -> Sequence[float]:
+        dropped = [pending for pending in self._pending if pending.requester is requester]
+        for pending in dropped:
+            pending.done = True
+            self.finished(pending)
         if dropped:
             self._go_on()
-        return [asked.deadline for asked in dropped]
+        return [pending.deadline for pending in dropped]
 
     def late(self, now: float) -> Sequence[PendingRequest]:
         for queue in self._queues:
             queue.machine.look(int(1000 * now))
-        return [asked for asked in self._asked if asked.deadline <= now and not self._may_wait(asked, now)]
+        return [
+            pending
+            for pending in self._pending
+            if pending.deadline <= now and not self._may_wait(pending, now)
+        ]
 
-    def _may_wait(self, asked: PendingRequest, now: float) -> bool:
+    def _may_wait(self, pending: PendingRequest, now: float) -> bool:
         """A request that waits here has more time while the bookie accepts other entries."""
-        if asked.turn is not None and asked.turn.waiting:
-            asked.deadline = max(asked.deadline, asked.turn.until_ms / 1000)
-        return asked.deadline > now
+        if pending.turn is not None and pending.turn.waiting:
+            pending.deadline = max(pending.deadline, pending.turn.until_ms / 1000)
+        return pending.deadline > now
 
     def timed_out(self, name: PendingRequest) -> None:
         turn = name.turn
@@ -196,75 +200,75 @@ class BookKeeperCodec(ChannelCodec):
     def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for asked in list(self._asked):
-            asked.refuse(Answer.UNREACHABLE)
+        for pending in list(self._pending):
+            pending.refuse(Answer.UNREACHABLE)
         for queue in self._queues:
             queue.clear()
 
     # --- what the bookie has enough of -----------------------------------------------------------------------------
 
-    def begin(self, asked: PendingRequest, queue: PacedQueue | None = None) -> None:
+    def begin(self, pending: PendingRequest, queue: PacedQueue | None = None) -> None:
         """A request is outstanding from now on; its entries leave through a queue, if it has any."""
-        self._asked[asked] = None
+        self._pending[pending] = None
         if queue is not None:
-            left = asked.deadline - asyncio.get_running_loop().time()
-            asked.turn = PacedTurn(queue, int(1000 * left))
+            left = pending.deadline - asyncio.get_running_loop().time()
+            pending.turn = PacedTurn(queue, int(1000 * left))
 
-    def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
+    def ask_entries(self, pending: PendingRange, entry_ids: Sequence[int]) -> None:
         """Ask for entries one by one."""
-        self._enqueue(asked, entry_ids)
+        self._enqueue(pending, entry_ids)
 
-    def _enqueue(self, asked: PendingRequest, items: Sequence[int]) -> None:
+    def _enqueue(self, pending: PendingRequest, items: Sequence[int]) -> None:
         """Ask for all that there is room for now, and for the rest later."""
-        turn = asked.turn
+        turn = pending.turn
         assert turn is not None
         queue = turn.queue
         if not queue.waits and queue.machine.has_room(len(items)):
             queue.machine.left(len(items))
-            self._leave(asked, items)
+            self._leave(pending, items)
             return
-        queue.put(asked, items)
-        if isinstance(asked, RunAsked):
-            self._wait_bytes(asked, len(asked.data))
+        queue.put(pending, items)
+        if isinstance(pending, PendingRun):
+            self._wait_bytes(pending, len(pending.data))
         self._go_on()
         self._waits = self._waits or bool(turn.waiting)
 
-    def _leave(self, asked: PendingRequest, items: Sequence[int]) -> None:
+    def _leave(self, pending: PendingRequest, items: Sequence[int]) -> None:
         """Send some of what a request asks for."""
-        if not isinstance(asked, RunAsked):
-            self.give(asked, self.questions(asked, items))
+        if not isinstance(pending, PendingRun):
+            self.give(pending, self.questions(pending, items))
             return
-        if not asked.begun:
-            asked.begun = True
-            self.runs.expect(asked)
-        data = asked.frames_at(items)
-        if asked.waiting_bytes:
-            self._wait_bytes(asked, -len(data))
-        if not asked.was_refused and not (asked.turn and asked.turn.waiting):
-            asked.data = b""
-        self.give(asked, data)
+        if not pending.begun:
+            pending.begun = True
+            self.runs.expect(pending)
+        data = pending.frames_at(items)
+        if pending.waiting_bytes:
+            self._wait_bytes(pending, -len(data))
+        if not pending.was_refused and not (pending.turn and pending.turn.waiting):
+            pending.data = b""
+        self.give(pending, data)
 
-    def _wait_bytes(self, asked: RunAsked, count: int) -> None:
+    def _wait_bytes(self, pending: PendingRun, count: int) -> None:
         """So many bytes more of a run wait, or fewer."""
-        asked.waiting_bytes += count
-        waiting = self.waiting_bytes.get(asked.sink, 0) + count
+        pending.waiting_bytes += count
+        waiting = self.waiting_bytes.get(pending.requester, 0) + count
         if waiting:
-            self.waiting_bytes[asked.sink] = waiting
+            self.waiting_bytes[pending.requester] = waiting
         else:
-            self.waiting_bytes.pop(asked.sink, None)
+            self.waiting_bytes.pop(pending.requester, None)
 
-    def item_answered(self, asked: PendingRequest, item: int, answer: Answer) -> bool:
+    def item_answered(self, pending: PendingRequest, item: int, answer: Answer) -> bool:
         """Whether this is the response: an entry that the bookie is too busy for is asked for again."""
-        if asked.turn is None or asked.done:
+        if pending.turn is None or pending.done:
             return True
-        queue = asked.turn.queue
+        queue = pending.turn.queue
         if answer is not Answer.TOO_BUSY:
             queue.machine.accepted(1)
             return True
-        queue.put_again(asked, item, int(1000 * asyncio.get_running_loop().time()))
+        queue.put_again(pending, item, int(1000 * asyncio.get_running_loop().time()))
         return False
 
-    def add_answered(self, run: RunAsked, position: int, answer: Answer) -> None:
+    def add_answered(self, run: PendingRun, position: int, answer: Answer) -> None:
         """A response to one entry of a run that was not the next one, or not the usual one."""
         if self.item_answered(run, position, answer):
             run.got(run.ids[position], answer, b"", -1)
@@ -283,9 +287,9 @@ class BookKeeperCodec(ChannelCodec):
             if not queue.waits:
                 continue
             queue.machine.look(now_ms)
-            for asked, items in queue.leave(now_ms):
-                self._leave(asked, items)
-                asked.deadline = max(asked.deadline, asked.turn.until_ms / 1000)
+            for pending, items in queue.leave(now_ms):
+                self._leave(pending, items)
+                pending.deadline = max(pending.deadline, pending.turn.until_ms / 1000)
             resume_ms = queue.machine.resume_ms
             if resume_ms is not None and self._timer is None:
                 self._timer = loop.call_at((resume_ms + 1) / 1000, self._pause_over)

@@ -64,37 +64,37 @@ class PacedQueue:
         """Whether anything is here."""
         return bool(self._waiting or self._again)
 
-    def put(self, asked: Any, items: Sequence[int]) -> None:
+    def put(self, pending: Any, items: Sequence[int]) -> None:
         """Entries of a request wait until there is room for them."""
-        asked.turn.waiting += len(items)
-        self._waiting.append((asked, items))
+        pending.turn.waiting += len(items)
+        self._waiting.append((pending, items))
 
-    def put_again(self, asked: Any, item: int, now_ms: int) -> None:
+    def put_again(self, pending: Any, item: int, now_ms: int) -> None:
         """The bookie has refused an entry as too busy."""
         self.machine.refused(now_ms)
-        asked.turn.waiting += 1
-        self._again.append((asked, item))
+        pending.turn.waiting += 1
+        self._again.append((pending, item))
 
     def leave(self, now_ms: int) -> Iterator[tuple[Any, Sequence[int]]]:
         """The entries that leave now, of one request each time. What is over by now is forgotten."""
         while self.waits and (room := self.machine.may_leave(now_ms)):
-            asked, items = self._again_of_one(room) if self._again else self._waiting.popleft()
-            if asked.done:
+            pending, items = self._again_of_one(room) if self._again else self._waiting.popleft()
+            if pending.done:
                 continue
             if len(items) > room:
-                self._waiting.appendleft((asked, items[room:]))
+                self._waiting.appendleft((pending, items[room:]))
                 items = items[:room]
-            asked.turn.waiting -= len(items)
+            pending.turn.waiting -= len(items)
             self.machine.left(len(items))
-            yield asked, items
+            yield pending, items
 
     def _again_of_one(self, count: int) -> tuple[Any, list[int]]:
         """The refused entries at the head that are of one request, so many at most."""
-        asked, item = self._again.popleft()
+        pending, item = self._again.popleft()
         items = [item]
-        while self._again and self._again[0][0] is asked and len(items) < count:
+        while self._again and self._again[0][0] is pending and len(items) < count:
             items.append(self._again.popleft()[1])
-        return asked, items
+        return pending, items
 
     def clear(self) -> None:
         """Nothing leaves any more."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
 from quire.core.answers import Answer
-from quire.net.bookkeeper.asked import RunAsked
+from quire.net.bookkeeper.pending_requests import PendingRun
 from quire.wire.entry import Buffer
 
 _STEP_MAX: Final = 1 << 20
@@ -29,20 +29,20 @@ class RunsExpected:
     __slots__ = ("_ledger_of", "_odd", "_place_of", "_runs", "_step")
 
     def __init__(
-        self, ledger_of: Callable[[Buffer, int], int], place_of: Callable[[RunAsked, int], Hashable]
+        self, ledger_of: Callable[[Buffer, int], int], place_of: Callable[[PendingRun, int], Hashable]
     ) -> None:
         self._ledger_of = ledger_of
         self._place_of = place_of
-        self._runs: dict[int, deque[RunAsked]] = {}
-        self._odd: dict[Hashable, list[tuple[RunAsked, int]]] = {}
+        self._runs: dict[int, deque[PendingRun]] = {}
+        self._odd: dict[Hashable, list[tuple[PendingRun, int]]] = {}
         self._step = 1
 
-    def expect(self, asked: RunAsked) -> None:
+    def expect(self, pending: PendingRun) -> None:
         """A run has been sent."""
-        runs = self._runs.get(asked.ledger_id)
+        runs = self._runs.get(pending.ledger_id)
         if runs is None:
-            runs = self._runs[asked.ledger_id] = deque()
-        runs.append(asked)
+            runs = self._runs[pending.ledger_id] = deque()
+        runs.append(pending)
 
     def take(self, data: Buffer, starts: Sequence[int], number: int) -> int:
         """Count the responses that are the next ones of their runs, and finish the runs that have all.
@@ -82,12 +82,12 @@ class RunsExpected:
                 self._step = count // 2
         return number
 
-    def _of(self, data: Buffer, at: int) -> deque[RunAsked] | None:
+    def _of(self, data: Buffer, at: int) -> deque[PendingRun] | None:
         if len(self._runs) == 1:
             return next(iter(self._runs.values()))
         return self._runs.get(self._ledger_of(data, at)) if self._runs else None
 
-    def odd(self, key: Hashable) -> tuple[RunAsked, int] | None:
+    def odd(self, key: Hashable) -> tuple[PendingRun, int] | None:
         """The run, and the position in it, of a response that was not the next one; None if no request waits for it."""
         if self._runs:
             self._spread()
@@ -100,10 +100,10 @@ class RunsExpected:
         found[0].expected -= 1
         return found
 
-    def expect_again(self, asked: RunAsked, position: int) -> None:
+    def expect_again(self, pending: PendingRun, position: int) -> None:
         """An entry whose response came is sent again."""
-        self._odd.setdefault(self._place_of(asked, position), []).append((asked, position))
-        asked.expected += 1
+        self._odd.setdefault(self._place_of(pending, position), []).append((pending, position))
+        pending.expected += 1
 
     def _spread(self) -> None:
         """From now on the entries of all runs that are on their way are waited for one by one."""
@@ -114,29 +114,29 @@ class RunsExpected:
                     self._odd.setdefault(self._place_of(run, position), []).append((run, position))
         self._runs.clear()
 
-    def forget(self, asked: RunAsked) -> None:
+    def forget(self, pending: PendingRun) -> None:
         """Wait for nothing more of a run."""
-        asked.expected = 0
-        if not self._remove(asked):
-            for key in [key for key, waiting in self._odd.items() if _waits(waiting, asked)]:
-                left = [(run, position) for run, position in self._odd[key] if run is not asked]
+        pending.expected = 0
+        if not self._remove(pending):
+            for key in [key for key, waiting in self._odd.items() if _waits(waiting, pending)]:
+                left = [(run, position) for run, position in self._odd[key] if run is not pending]
                 if left:
                     self._odd[key] = left
                 else:
                     del self._odd[key]
 
-    def _remove(self, asked: RunAsked) -> bool:
-        runs = self._runs.get(asked.ledger_id)
-        if runs is None or asked not in runs:
+    def _remove(self, pending: PendingRun) -> bool:
+        runs = self._runs.get(pending.ledger_id)
+        if runs is None or pending not in runs:
             return False
-        runs.remove(asked)
+        runs.remove(pending)
         if not runs:
-            del self._runs[asked.ledger_id]
+            del self._runs[pending.ledger_id]
         return True
 
 
-def _waits(waiting: list[tuple[RunAsked, int]], asked: RunAsked) -> bool:
-    return any(run is asked for run, _ in waiting)
+def _waits(waiting: list[tuple[PendingRun, int]], pending: PendingRun) -> bool:
+    return any(run is pending for run, _ in waiting)
 
 
 def _end(data: Buffer, start: int) -> int:
@@ -148,11 +148,11 @@ def v2_ledger_of(data: Buffer, at: int) -> int:
     return int.from_bytes(data[at + 12 : at + 20], "big")
 
 
-def v2_place_of(asked: RunAsked, position: int) -> Hashable:
+def v2_place_of(pending: PendingRun, position: int) -> Hashable:
     """How V2's responses name an entry."""
-    return asked.ledger_id, asked.ids[position]
+    return pending.ledger_id, pending.ids[position]
 
 
-def v3_place_of(asked: RunAsked, position: int) -> Hashable:
+def v3_place_of(pending: PendingRun, position: int) -> Hashable:
     """How V3's responses name an entry."""
-    return asked.txn_id + position
+    return pending.txn_id + position

@@ -7,12 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from quire.core.answers import Answer
-from quire.net.bookkeeper.asked import LacAsked, PendingRequest, RangeAsked, RunAsked, header_lac
 from quire.net.bookkeeper.codec import BookKeeperCodec
 from quire.net.bookkeeper.paced_queue import PacedQueue
+from quire.net.bookkeeper.pending_requests import (
+    PendingLac,
+    PendingRange,
+    PendingRequest,
+    PendingRun,
+    header_lac,
+)
 from quire.net.bookkeeper.runs_expected import RunsExpected, v2_ledger_of, v2_place_of
 from quire.net.channel import Channel
-from quire.net.channel_codec import AnswerSink, ChannelContext
+from quire.net.channel_codec import ChannelContext, Requester
 from quire.net.run_frames import RunFrames
 from quire.net.security.signing_in import WANTS_A_NAME
 from quire.wire import bookkeeper, v2, v3
@@ -63,99 +69,103 @@ class V2Codec(BookKeeperCodec):
     def frames_of(self, body: Buffer, key: bytes, *, recovery: bool) -> RunFrames:
         return self._encoder.adds_v2(body, key, recovery=recovery)
 
-    def frames_again(self, asked: RunAsked) -> bytes:
-        request = asked.request
+    def frames_again(self, pending: PendingRun) -> bytes:
+        request = pending.request
         return self.frames_of(request.body, request.ledger.key, recovery=request.recovery).data
 
-    def begin_range(self, asked: RangeAsked) -> None:
-        count, _ = asked.left
+    def begin_range(self, pending: PendingRange) -> None:
+        count, _ = pending.left
         if count <= 1 or not self._batches.usable():
-            asked.start()
+            pending.start()
         else:
-            self.ask_entries(asked, (_A_BATCH,))
+            self.ask_entries(pending, (_A_BATCH,))
 
-    def questions(self, asked: PendingRequest, items: Sequence[int]) -> bytes:
-        if isinstance(asked, LacAsked):
-            flags, key = int(v2.V2Flag.DO_FENCING if asked.key else v2.V2Flag.NONE), asked.key
+    def questions(self, pending: PendingRequest, items: Sequence[int]) -> bytes:
+        if isinstance(pending, PendingLac):
+            flags, key = int(v2.V2Flag.DO_FENCING if pending.key else v2.V2Flag.NONE), pending.key
         else:
-            assert isinstance(asked, RangeAsked)
+            assert isinstance(pending, PendingRange)
             if items[0] == _A_BATCH:
-                return self._batch(asked)
-            flags, key = _FENCING if asked.key else 0, asked.key
-            if asked.recovery:
+                return self._batch(pending)
+            flags, key = _FENCING if pending.key else 0, pending.key
+            if pending.recovery:
                 flags |= v2.V2Flag.HIGH_PRIORITY
         parts = []
         for entry_id in items:
-            self._expect(asked, v2.Op.READ, asked.ledger_id, entry_id)
-            parts.append(v2.encode_read(asked.ledger_id, entry_id, flags, key))
+            self._expect(pending, v2.Op.READ, pending.ledger_id, entry_id)
+            parts.append(v2.encode_read(pending.ledger_id, entry_id, flags, key))
         return b"".join(parts)
 
-    def _batch(self, asked: RangeAsked) -> bytes:
-        count, size = asked.left
+    def _batch(self, pending: PendingRange) -> bytes:
+        count, size = pending.left
         number, self._next_batch = self._next_batch, self._next_batch + 1
-        self._expect(asked, v2.Op.BATCH_READ, asked.ledger_id, number)
+        self._expect(pending, v2.Op.BATCH_READ, pending.ledger_id, number)
         count = min(count, 0x7FFF_FFFF)
         limit = min(size, self.sent_bytes_max)
-        flags = _FENCING if asked.key else 0
-        return v2.encode_batch_read(asked.ledger_id, asked.first, number, count, limit, flags, asked.key)
+        flags = _FENCING if pending.key else 0
+        return v2.encode_batch_read(
+            pending.ledger_id, pending.first, number, count, limit, flags, pending.key
+        )
 
-    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
-        asked: object = request
+    def send(self, request: AnyRequest, requester: Requester, tag: object, deadline: float) -> bool:
+        pending: object = request
         # Responses to adds do not say whether they are a recovery's: "fenced" to an earlier one would count for it.
-        if isinstance(asked, AddRun) and not (asked.recovery and self._adds[asked.ledger.ledger_id, False]):
-            return super().send(request, sink, tag, deadline)
+        if isinstance(pending, AddRun) and not (
+            pending.recovery and self._adds[pending.ledger.ledger_id, False]
+        ):
+            return super().send(request, requester, tag, deadline)
         # Those to reads do not say whether they fenced: those that do and those that do not would be confused.
-        if (isinstance(asked, ReadRange) or (isinstance(asked, ReadLac) and asked.fence)) and not self._reads[
-            asked.ledger.ledger_id, not asked.fence
-        ]:
-            return super().send(request, sink, tag, deadline)
+        if (
+            isinstance(pending, ReadRange) or (isinstance(pending, ReadLac) and pending.fence)
+        ) and not self._reads[pending.ledger.ledger_id, not pending.fence]:
+            return super().send(request, requester, tag, deadline)
         if self._v3 is None or self._v3.closed:
             self._v3 = self._make_v3()
-        return self._v3.send(request, sink, tag, deadline=deadline)
+        return self._v3.send(request, requester, tag, deadline=deadline)
 
     def ask_otherwise(
         self,
         request: Any,  # noqa: ARG002 - only what has no origin term or key
-        asked: Callable[[type[PendingRequest]], PendingRequest],  # noqa: ARG002 - is sent
+        pending: Callable[[type[PendingRequest]], PendingRequest],  # noqa: ARG002 - is sent
     ) -> bool:
         return False
 
-    def _expect(self, asked: PendingRequest, op: int, ledger_id: int, number: int) -> None:
-        self._expected.setdefault((op, ledger_id, number), []).append(asked)
-        asked.expected += 1
+    def _expect(self, pending: PendingRequest, op: int, ledger_id: int, number: int) -> None:
+        self._expected.setdefault((op, ledger_id, number), []).append(pending)
+        pending.expected += 1
         if op == v2.Op.READ:
-            self._reads[_kind_of(asked)] += 1
+            self._reads[_kind_of(pending)] += 1
 
-    def begin(self, asked: PendingRequest, queue: PacedQueue | None = None) -> None:
-        if isinstance(asked, RunAsked):
-            self._adds[asked.ledger_id, asked.request.recovery] += 1
+    def begin(self, pending: PendingRequest, queue: PacedQueue | None = None) -> None:
+        if isinstance(pending, PendingRun):
+            self._adds[pending.ledger_id, pending.request.recovery] += 1
         else:
-            self._reads[_kind_of(asked)] += 1
-        super().begin(asked, queue)
+            self._reads[_kind_of(pending)] += 1
+        super().begin(pending, queue)
 
-    def finished(self, asked: PendingRequest) -> None:
-        if isinstance(asked, RunAsked):
-            kind = asked.ledger_id, asked.request.recovery
-            self._adds[kind] += asked.in_flight if asked.begun else 0
+    def finished(self, pending: PendingRequest) -> None:
+        if isinstance(pending, PendingRun):
+            kind = pending.ledger_id, pending.request.recovery
+            self._adds[kind] += pending.in_flight if pending.begun else 0
             _over(self._adds, kind)
         else:
-            _over(self._reads, _kind_of(asked))
-        super().finished(asked)
+            _over(self._reads, _kind_of(pending))
+        super().finished(pending)
 
     # --- the connection in V3 ------------------------------------------------------------------------------------
 
-    def forget(self, asked: PendingRequest) -> None:
-        asked.expected = 0
-        for key in [key for key, waiting in self._expected.items() if asked in waiting]:
+    def forget(self, pending: PendingRequest) -> None:
+        pending.expected = 0
+        for key in [key for key, waiting in self._expected.items() if pending in waiting]:
             waiting = self._expected[key]
-            waiting.remove(asked)
+            waiting.remove(pending)
             if not waiting:
                 del self._expected[key]
 
-    def drop(self, sink: AnswerSink) -> Sequence[float]:
+    def drop(self, requester: Requester) -> Sequence[float]:
         if self._v3 is not None:
-            self._v3.drop(sink)
-        return super().drop(sink)
+            self._v3.drop(requester)
+        return super().drop(requester)
 
     def late(self, now: float) -> Sequence[PendingRequest]:
         if self._v3 is not None:
@@ -190,10 +200,10 @@ class V2Codec(BookKeeperCodec):
         if isinstance(answer, v2.ReadAnswer):
             fenced = (answer.ledger_id, True)
             _over(self._reads, fenced if fenced in self._reads else (answer.ledger_id, False))
-            asked = self._answered(v2.Op.READ, answer.ledger_id, answer.entry_id)
+            pending = self._answered(v2.Op.READ, answer.ledger_id, answer.entry_id)
             said = bookkeeper.v2_answer(answer.code)
-            if asked is not None and self.item_answered(asked, answer.entry_id, said):
-                asked.got(answer.entry_id, said, answer.entry, header_lac(answer.entry))
+            if pending is not None and self.item_answered(pending, answer.entry_id, said):
+                pending.got(answer.entry_id, said, answer.entry, header_lac(answer.entry))
         elif isinstance(answer, v2.BatchReadAnswer):
             self._batch_came(answer)
         elif isinstance(answer, v2.AddAnswer):
@@ -208,16 +218,16 @@ class V2Codec(BookKeeperCodec):
         _over(self._adds, recovery if recovery in self._adds else (ledger_id, False))
 
     def _batch_came(self, answer: v2.BatchReadAnswer) -> None:
-        asked = self._answered(v2.Op.BATCH_READ, answer.ledger_id, answer.request_id)
-        if not isinstance(asked, RangeAsked) or asked.done:
+        pending = self._answered(v2.Op.BATCH_READ, answer.ledger_id, answer.request_id)
+        if not isinstance(pending, PendingRange) or pending.done:
             return
         said = bookkeeper.v2_answer(answer.code)
-        if not self.item_answered(asked, _A_BATCH, said):
+        if not self.item_answered(pending, _A_BATCH, said):
             return
         if said is not Answer.OK or not answer.entries:
-            asked.batch_failed(said if said is not Answer.OK else Answer.NO_ENTRY)
+            pending.batch_failed(said if said is not Answer.OK else Answer.NO_ENTRY)
             return
-        asked.batch_came(answer.entries, max(map(header_lac, answer.entries)))
+        pending.batch_came(answer.entries, max(map(header_lac, answer.entries)))
 
     def _answered(self, op: int, ledger_id: int, number: int) -> PendingRequest | None:
         """The requests that wait for this response, first come first served; None if none does any more."""
@@ -227,11 +237,11 @@ class V2Codec(BookKeeperCodec):
             return None
         if len(waiting) == 1:
             del self._expected[key]
-            asked = waiting[0]
+            pending = waiting[0]
         else:
-            asked = waiting.pop(0)
-        asked.expected -= 1
-        return asked
+            pending = waiting.pop(0)
+        pending.expected -= 1
+        return pending
 
 
 def _over(under_way: Counter[tuple[int, bool]], kind: tuple[int, bool]) -> None:
@@ -241,6 +251,6 @@ def _over(under_way: Counter[tuple[int, bool]], kind: tuple[int, bool]) -> None:
         del under_way[kind]
 
 
-def _kind_of(asked: PendingRequest) -> tuple[int, bool]:
-    request: Any = asked.request  # of a range, or of a LAC
-    return asked.ledger_id, bool(request.fence)
+def _kind_of(pending: PendingRequest) -> tuple[int, bool]:
+    request: Any = pending.request  # of a range, or of a LAC
+    return pending.ledger_id, bool(request.fence)

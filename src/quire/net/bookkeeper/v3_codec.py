@@ -8,8 +8,14 @@ from typing import Any, Final
 
 from quire.core.answers import Answer
 from quire.core.ledger.stripes import HeldInterval
-from quire.net.bookkeeper.asked import LacAsked, PendingRequest, PlainAsked, RangeAsked, RunAsked
 from quire.net.bookkeeper.codec import BookKeeperCodec
+from quire.net.bookkeeper.pending_requests import (
+    PendingLac,
+    PendingPlain,
+    PendingRange,
+    PendingRequest,
+    PendingRun,
+)
 from quire.net.bookkeeper.runs_expected import RunsExpected, v3_place_of
 from quire.net.channel_codec import ChannelContext
 from quire.net.run_frames import RunFrames
@@ -45,34 +51,36 @@ class V3Codec(BookKeeperCodec):
         self._last_run_txn = frames.txn_id
         return frames
 
-    def frames_again(self, asked: RunAsked) -> bytes:
-        request, run = asked.request, RunView.parse(asked.request.body)
+    def frames_again(self, pending: PendingRun) -> bytes:
+        request, run = pending.request, RunView.parse(pending.request.body)
         recovery = request.recovery
         priority = v3.HIGH_PRIORITY if recovery else 0
         return add_columns.encode_v3(
-            asked.txn_id, run, request.ledger.key, recovery=recovery, priority=priority
+            pending.txn_id, run, request.ledger.key, recovery=recovery, priority=priority
         )
 
-    def questions(self, asked: PendingRequest, items: Sequence[int]) -> bytes:
-        ledger_id, priority = asked.ledger_id, v3.HIGH_PRIORITY
-        if isinstance(asked, LacAsked):
-            if not asked.key:
-                message = v3.request(pb.READ_LAC, self._expect(asked, bookkeeper.LAST_ENTRY))
+    def questions(self, pending: PendingRequest, items: Sequence[int]) -> bytes:
+        ledger_id, priority = pending.ledger_id, v3.HIGH_PRIORITY
+        if isinstance(pending, PendingLac):
+            if not pending.key:
+                message = v3.request(pb.READ_LAC, self._expect(pending, bookkeeper.LAST_ENTRY))
                 message.readLacRequest.ledgerId = ledger_id
                 return v3.frame_of(message)
-            key, priority = asked.key, 0
+            key, priority = pending.key, 0
         else:
-            assert isinstance(asked, RangeAsked)
-            key = asked.key
-            if not key and not asked.recovery:
+            assert isinstance(pending, PendingRange)
+            key = pending.key
+            if not key and not pending.recovery:
                 txn_id = self._encoder.next_txns(len(items))
-                self._expected.update((txn, (asked, entry_id)) for txn, entry_id in enumerate(items, txn_id))
-                asked.expected += len(items)
+                self._expected.update(
+                    (txn, (pending, entry_id)) for txn, entry_id in enumerate(items, txn_id)
+                )
+                pending.expected += len(items)
                 return v3.encode_plain_reads(txn_id, ledger_id, items)
         flag = v3.FENCE_LEDGER if key else None
         parts = [
             v3.encode_read(
-                self._expect(asked, entry_id), ledger_id, entry_id, key=key, flag=flag, priority=priority
+                self._expect(pending, entry_id), ledger_id, entry_id, key=key, flag=flag, priority=priority
             )
             for entry_id in items
         ]
@@ -81,13 +89,13 @@ class V3Codec(BookKeeperCodec):
     def ask_otherwise(
         self,
         request: Any,
-        asked: Callable[[type[PendingRequest]], PendingRequest],
+        pending: Callable[[type[PendingRequest]], PendingRequest],
     ) -> bool:
         match request:
             case LongPoll(origin_term=0):
-                self._poll(asked(_PollAsked), request.wait_ms)
+                self._poll(pending(_PendingPoll), request.wait_ms)
             case WriteLac(ledger, lac, body, 0):
-                plain = asked(PlainAsked)
+                plain = pending(PendingPlain)
                 message = v3.request(pb.WRITE_LAC, self._expect(plain, _OF_A_POLL))
                 written = message.writeLacRequest
                 written.ledgerId, written.masterKey, written.lac, written.body = (
@@ -95,12 +103,12 @@ class V3Codec(BookKeeperCodec):
                 )  # fmt: skip
                 self.give(plain, v3.frame_of(message))
             case ListEntries(ledger):
-                held = asked(_ListAsked)
+                held = pending(_PendingList)
                 message = v3.request(pb.GET_LIST_OF_ENTRIES_OF_LEDGER, self._expect(held, _OF_A_POLL))
                 message.getListOfEntriesOfLedgerRequest.ledgerId = ledger.ledger_id
                 self.give(held, v3.frame_of(message))
             case AskInfo(None):  # INFO about one ledger is a request of ours alone
-                disk = asked(_DiskAsked)
+                disk = pending(_PendingDisk)
                 message = v3.request(pb.GET_BOOKIE_INFO, self._expect(disk, _OF_A_POLL))
                 message.getBookieInfoRequest.requested = v3.TOTAL_DISK_CAPACITY | v3.FREE_DISK_SPACE
                 self.give(disk, v3.frame_of(message))
@@ -110,7 +118,7 @@ class V3Codec(BookKeeperCodec):
 
     def _poll(self, poll: PendingRequest, left_ms: int) -> None:
         """Ask a bookie to wait for a part of the time that is left."""
-        assert isinstance(poll, _PollAsked)
+        assert isinstance(poll, _PendingPoll)
         poll.left_ms = left_ms
         poll.since = asyncio.get_running_loop().time()
         frame = v3.encode_read(
@@ -123,15 +131,15 @@ class V3Codec(BookKeeperCodec):
         )
         self.give(poll, frame)
 
-    def _expect(self, asked: PendingRequest, entry_id: int) -> int:
+    def _expect(self, pending: PendingRequest, entry_id: int) -> int:
         txn_id = self._encoder.next_txns(1)
-        self._expected[txn_id] = (asked, entry_id)
-        asked.expected += 1
+        self._expected[txn_id] = (pending, entry_id)
+        pending.expected += 1
         return txn_id
 
-    def forget(self, asked: PendingRequest) -> None:
-        asked.expected = 0
-        for txn_id in [txn_id for txn_id, (other, _) in self._expected.items() if other is asked]:
+    def forget(self, pending: PendingRequest) -> None:
+        pending.expected = 0
+        for txn_id in [txn_id for txn_id, (other, _) in self._expected.items() if other is pending]:
             del self._expected[txn_id]
 
     # --- responses -----------------------------------------------------------------------------------------------
@@ -168,34 +176,34 @@ class V3Codec(BookKeeperCodec):
         if found is not None:
             self.add_answered(*found, bookkeeper.v3_answer(status))
 
-    def _answered(self, message: pb.Response, asked: PendingRequest, entry_id: int) -> None:
+    def _answered(self, message: pb.Response, pending: PendingRequest, entry_id: int) -> None:
         answer = bookkeeper.v3_answer(v3.status_of(message))
         operation = message.header.operation
         if answer is Answer.UNAUTHORISED and self._is_unknown_here(message):
             return
-        if not self.item_answered(asked, entry_id, answer):
+        if not self.item_answered(pending, entry_id, answer):
             return
         if operation == pb.READ_ENTRY:
             read = message.readResponse
             lac = read.maxLAC if read.HasField("maxLAC") else -1
-            if isinstance(asked, _PollAsked) and entry_id == _OF_A_POLL:
-                self._woken(asked, answer, read, lac)
+            if isinstance(pending, _PendingPoll) and entry_id == _OF_A_POLL:
+                self._woken(pending, answer, read, lac)
             else:
-                asked.got(entry_id, answer, read.body, lac)
-        elif operation == pb.READ_LAC and isinstance(asked, LacAsked):
+                pending.got(entry_id, answer, read.body, lac)
+        elif operation == pb.READ_LAC and isinstance(pending, PendingLac):
             lacs = message.readLacResponse
             if answer is Answer.OK or (answer is Answer.ERROR and lacs.lacBody):
-                asked.on_response(lacs.lacBody, lacs.lastEntryBody)
+                pending.on_response(lacs.lacBody, lacs.lastEntryBody)
             else:
-                asked.refuse(answer)
-        elif operation == pb.GET_LIST_OF_ENTRIES_OF_LEDGER and isinstance(asked, _ListAsked):
-            asked.listed(answer, message.getListOfEntriesOfLedgerResponse.availabilityOfEntriesOfLedger)
-        elif operation == pb.GET_BOOKIE_INFO and isinstance(asked, _DiskAsked):
-            asked.on_response(answer, message.getBookieInfoResponse)
+                pending.refuse(answer)
+        elif operation == pb.GET_LIST_OF_ENTRIES_OF_LEDGER and isinstance(pending, _PendingList):
+            pending.listed(answer, message.getListOfEntriesOfLedgerResponse.availabilityOfEntriesOfLedger)
+        elif operation == pb.GET_BOOKIE_INFO and isinstance(pending, _PendingDisk):
+            pending.on_response(answer, message.getBookieInfoResponse)
         else:
-            asked.got(entry_id, answer, b"", -1)
+            pending.got(entry_id, answer, b"", -1)
 
-    def _woken(self, poll: _PollAsked, answer: Answer, read: pb.ReadResponse, lac: int) -> None:
+    def _woken(self, poll: _PendingPoll, answer: Answer, read: pb.ReadResponse, lac: int) -> None:
         """The end of a long poll: with news, the entry that came with it and those after it are the response."""
         request = poll.request
         first = request.first
@@ -210,14 +218,14 @@ class V3Codec(BookKeeperCodec):
             poll.finish(ReadReply(Answer.OK, conclusive_through=first - 1, lac=lac))
             return
         wanted = ReadRange(request.ledger, first, min(request.last, lac), request.bytes_max)
-        asked = RangeAsked(self, wanted, poll.sink, poll.tag, poll.deadline + _AFTER_A_POLL_SECONDS)
+        pending = PendingRange(self, wanted, poll.requester, poll.tag, poll.deadline + _AFTER_A_POLL_SECONDS)
         poll.done = True
         self.finished(poll)
-        self.begin(asked, self._queues.reads)
-        asked.start([read.body] if read.body and read.entryId == first else (), lac)
+        self.begin(pending, self._queues.reads)
+        pending.start([read.body] if read.body and read.entryId == first else (), lac)
 
 
-class _ListAsked(PendingRequest):
+class _PendingList(PendingRequest):
     """The entries that a bookie holds: the whole list at one time."""
 
     __slots__ = ()
@@ -230,7 +238,7 @@ class _ListAsked(PendingRequest):
         self.finish(EntryListReply(Answer.OK, held))
 
 
-class _DiskAsked(PendingRequest):
+class _PendingDisk(PendingRequest):
     """How large a bookie's disk is, and how much of it is free."""
 
     __slots__ = ()
@@ -243,7 +251,7 @@ class _DiskAsked(PendingRequest):
         self.finish(InfoReply(Answer.OK, {"disk": disk}))
 
 
-class _PollAsked(PendingRequest):
+class _PendingPoll(PendingRequest):
     """A long poll; what it was for is read after it, as the range that it asks for.
 
     Attributes:

@@ -73,7 +73,7 @@ class OpeningNative(Protocol):
     def write_hello(self, hello: native_hello.Hello) -> None:
         """Send it."""
 
-    def ask_at_once(self, request: Authenticate, sink: NativeOpening) -> None:
+    def ask_at_once(self, request: Authenticate, requester: NativeOpening) -> None:
         """Send a request of the opening."""
 
 

@@ -1,4 +1,4 @@
-"""One of our requests at a bookie that takes entries one by one, until its responses are one again.
+"""Requests at a bookie that takes entries one by one (V2, V3): each becomes many frames, and their responses become one again.
 
 A run is answered when all its entries are; a range is asked for entry by entry, some ahead, and put together. Knows
 neither V2 nor V3: frames are sent by a `RangeConnection`.
@@ -14,7 +14,7 @@ from quire.core.errors import DigestMismatchError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import DigestType
 from quire.net.bookkeeper.paced_queue import PacedTurn
-from quire.net.channel_codec import AnswerSink
+from quire.net.channel_codec import Requester
 from quire.net.run_frames import RunFrames
 from quire.wire.bookkeeper import run_shapes, whole_frames
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
@@ -33,10 +33,10 @@ _NEGATIVES: Final = frozenset({Answer.NO_ENTRY, Answer.NO_LEDGER})
 class RangeConnection(Protocol):
     """What a range needs of its connection, which stands above."""
 
-    def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
-        """Ask for entries; `asked.got` is called for each."""
+    def ask_entries(self, pending: PendingRange, entry_ids: Sequence[int]) -> None:
+        """Ask for entries; `pending.got` is called for each."""
 
-    def finished(self, asked: PendingRequest) -> None:
+    def finished(self, pending: PendingRequest) -> None:
         """It has been answered, or is abandoned: nothing more of it is waited for."""
 
 
@@ -57,7 +57,7 @@ class PendingRequest:
         "expected",
         "ledger_id",
         "request",
-        "sink",
+        "requester",
         "tag",
         "turn",
     )
@@ -66,14 +66,14 @@ class PendingRequest:
         self,
         sender: RangeConnection,
         request: AnyRequest,
-        sink: AnswerSink,
+        requester: Requester,
         tag: object,
         deadline: float,
     ) -> None:
         self._sender = sender
         self.request = request
         self.ledger_id = -1 if request.ledger is None else request.ledger.ledger_id
-        self.sink = sink
+        self.requester = requester
         self.tag = tag
         self.deadline = deadline
         self.done = False
@@ -91,7 +91,7 @@ class PendingRequest:
             return
         self.done = True
         self._sender.finished(self)
-        self.sink.answered(self.tag, response)
+        self.requester.answered(self.tag, response)
 
     def refuse(self, answer: Answer, lac: int = NO_ENTRY) -> None:
         """The response says no more than this answer."""
@@ -106,7 +106,7 @@ class PendingRequest:
         self.refuse(Answer.ERROR if answer is Answer.OK else answer)
 
 
-class RunAsked(PendingRequest):
+class PendingRun(PendingRequest):
     """A run on its way, entry by entry.
 
     Attributes:
@@ -138,12 +138,12 @@ class RunAsked(PendingRequest):
         self,
         sender: RangeConnection,
         request: AddRun,
-        sink: AnswerSink,
+        requester: Requester,
         tag: object,
         deadline: float,
         frames: RunFrames,
     ) -> None:
-        super().__init__(sender, request, sink, tag, deadline)
+        super().__init__(sender, request, requester, tag, deadline)
         self.ids = frames.ids
         self.txn_id = frames.txn_id
         self.answers = frames.answers
@@ -180,7 +180,7 @@ class RunAsked(PendingRequest):
             self.refuse(Answer.OK)
 
 
-class RangeAsked(PendingRequest):
+class PendingRange(PendingRequest):
     """Entries first..last on their way, as many as fit.
 
     Attributes:
@@ -209,11 +209,11 @@ class RangeAsked(PendingRequest):
         self,
         sender: RangeConnection,
         request: ReadRange,
-        sink: AnswerSink,
+        requester: Requester,
         tag: object,
         deadline: float,
     ) -> None:
-        super().__init__(sender, request, sink, tag, deadline)
+        super().__init__(sender, request, requester, tag, deadline)
         self.first, self._last = request.first, request.last
         self.key, self.recovery = request.ledger.key if request.fence else b"", request.recovery
         self._next = self.first
@@ -240,7 +240,7 @@ class RangeAsked(PendingRequest):
     def batch_came(self, entries: Sequence[Buffer], lac: int) -> None:
         """One response brought entries from the first on. It was full, or ended at a gap, as in every striped ledger.
 
-        Behind a gap entries are asked for one by one: batches would bring as many as there are up to the next gap.
+        After a gap entries are asked for one by one: batches would bring as many as there are up to the next gap.
         """
         self._lac = max(self._lac, lac)
         for entry in entries[: self._last - self._next + 1]:
@@ -341,7 +341,7 @@ class RangeAsked(PendingRequest):
         self.finish(ReadReply(Answer.OK, runs, self._next - 1, unknown, self._lac))
 
 
-class LacAsked(PendingRequest):
+class PendingLac(PendingRequest):
     """How far a ledger is confirmed: an explicit LAC, or the last entry, whose header says it."""
 
     request: ReadLac
@@ -367,7 +367,7 @@ class LacAsked(PendingRequest):
         self.finish(LacReply(Answer.OK, lac, explicit_lac, bytes(evidence)))
 
 
-class PlainAsked(PendingRequest):
+class PendingPlain(PendingRequest):
     """A request with one response and nothing to put together."""
 
     __slots__ = ()
