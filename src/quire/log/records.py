@@ -57,7 +57,12 @@ class ItemDescription:
     Of an open one the figures are those of its confirmed records at the time of the description.
 
     Attributes:
+        token: a random number of the ledger's creation: another ledger under the same id has another.
         bytes: payload bytes of its entries.
+        location: whether bookies hold it, the archive, or both.
+        digest: the number of the ledger's digest type.
+        format: how its entries hold records; `batch1`, docs/formats/batch-entry.md, is the only one so far.
+        flags: `ItemFlags` of its item in the list.
         last_entry: of an open ledger its last confirmed entry; None for a closed one (its metadata has it).
         archive: of an archived one the digest in its file's name.
     """
@@ -89,6 +94,7 @@ class LogDescription:
         start_offset: the earliest record that can be read.
         end_offset: after the last record that was confirmed when this was asked.
         items: its ledgers, oldest first.
+        generation: counts the changes of the log's list.
         sink_positions: per query the last batch that is in the log.
         archive: the directory of the files of archived items.
         compacted_below: compaction by key has reached this offset (exclusive): records below it whose key has a later one may be
@@ -116,6 +122,7 @@ class LogRange(NamedTuple):
     """A stretch of one ledger, in whole entries.
 
     Attributes:
+        token: the ledger's, as in `ItemDescription`.
         first_offset: of the first record wanted, which may lie inside the first entry.
         end_offset: after the last record wanted, which may lie inside the last entry.
         bytes: payload bytes, about.

@@ -49,7 +49,9 @@ async def stopped_collections(store: MetadataStore) -> list[StoppedCollection]:
 
 
 async def accept_store(store: MetadataStore) -> list[StoppedCollection]:
-    """Accept this store for every stopped collection. Each continues with its next pass, without its evidence.
+    """Accept this store for every stopped collection. Each continues with its next pass.
+
+    What a bookie had noted of ledgers that it found in the store before is dropped: none of it proves a deletion here.
 
     Returns:
         The bookies whose records were changed.

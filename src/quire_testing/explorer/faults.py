@@ -1,6 +1,7 @@
 """What goes wrong in a ledger's world: disks, time-outs, crashes, broken connections, lost responses, rot, deletion.
 
-Each kind has a budget; a step that uses it up is a step like any other.
+Each kind has a budget, how often it may happen in one path; a step that uses it up is a step like any other. The fields of
+a bookie that they change are those of `BookieState` (explorer/bookies.py).
 
 Source: docs/protocol/bookie.md, "Limbo"; docs/decisions/006-explorer.md.
 """
@@ -154,7 +155,7 @@ class Faults:
             )
 
     def _losses(self, state: State, moves: list[Move]) -> None:
-        """A bookie goes for ever. What it holds and its fence stay as they are: of those who judge, none reads it."""
+        """A bookie is lost for ever. What it held and its fence stay, for the invariants; nothing reads its other fields."""
         world = self._world
         for bookie in range(world.n):
             before = world.bookies.parts[state[bookie]]

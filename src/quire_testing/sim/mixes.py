@@ -30,7 +30,8 @@ class Mix:
         workload: which programs run.
         shapes: (bookies, E, Qw, Qa) to choose from.
         entries: most entries of each writer.
-        clients: names; what each does is the workload's.
+        clients: names; what each does is the workload's. An inspector marks the copies that the bookies'
+            lists lack.
         weights: of the kinds of faults.
         faults: how many, at most.
         lost: answers of the metadata store that are lost, out of 1024.

@@ -58,7 +58,8 @@ class RepairPlan:
     def bounds(self, index: int) -> Stretch:
         """The first and the last entry of a fragment; where it is not decided, the last that any bookie lists.
 
-        What lies before the start of a stream may be deleted, and is not asked for.
+        What lies before the start of a stream (a ledger without an end, whose record has terms) may be deleted, and is not
+        asked for.
         """
         last = self.record.last_entry_of_fragment(index)
         if last is None:

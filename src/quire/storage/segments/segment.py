@@ -71,7 +71,8 @@ class Segment:
         first_lsn, last_lsn: of the records in it, 0 if none.
         before_lsn, before_checksum: of the group that was closed last, for the next one's header.
         table: its runs; None once it is sealed and the footer holds them.
-        states: newest (LSN, ledger state body) of each ledger in it, -1 for the unnamed limbo; empty once sealed.
+        states: newest (LSN, ledger state body) of each ledger in it, -1 for the unnamed limbo (entries of any ledger may
+            have been lost); empty once sealed.
         kept: newest record of each (kind, ledger) that is relocated as it is; empty once sealed.
         live: ledgers with entries in it that are not dead; counted once it is sealed.
         contents: the ledgers that it says something about, once it is sealed.

@@ -48,7 +48,7 @@ class Space(IntEnum):
     RETIREMENT = 0
     """Retirements and what is relocated for them, starts, and lists of segments."""
     DELETE = 1
-    """Deletions and dead ranges."""
+    """Deletions, and dead ranges: ids of a living ledger whose entries were dropped."""
     COMPACTION = 2
     STATE = 3
     """Fences and limbo: they must go on when the disk is full, and so must recovery adds."""
@@ -278,7 +278,7 @@ class SegmentFiles:
     def take(self, sequence: int, first_lsn: int, space: Space, *, terms: bool = False) -> Segment | None:
         """A new segment from a spare, not yet on disk (`activate`); None if none may be used for this.
 
-        `terms`: it may hold terms of streams.
+        `terms`: it may hold entries of streams (ledgers without an end), whose records have terms.
         """
         if len(self.spares) <= self.kept_back(space):
             return None
