@@ -1,7 +1,8 @@
-"""The protocol's rules: what covers, what fences, where a fragment begins. They stand in the `rules.py` of each room.
+"""The protocol's rules: what covers, what fences, where a fragment begins. They stand in the `rules.py` of each package of `core`.
 
 A rule is a static method of a line or two, with the sentence that it implements. Machines call them on an instance that they
-are passed: production's (`RULES` of the room), or, in tests and the explorer, one in which a rule is replaced (a mutant).
+are passed: production's (`RULES` of the same module), or, in tests and the explorer, one in which a rule is replaced (a
+mutant).
 
 Source: BookKeeper protocol; Vanlightly's guide; BookKeeper ledgers to logs; Vanlightly's unbounded ledgers.
 """

@@ -1,7 +1,8 @@
 """Values with a checksum, in the stores whose bytes are Quire's own: SQLite and etcd. Pure.
 
-A sealed value is a magic number, the CRC-32C of key and value, the value, and the magic number backwards. It stands at both ends
-so that the error can say which end is missing. The key is under the checksum, so a value that turns up under another key does not verify.
+A sealed value is a magic number, the CRC-32C of key and value, the value, and the magic number backwards. It stands at both
+ends so that the error can say which end is missing. The key is under the checksum, so a value that turns up under another key
+does not verify.
 
 Source: `docs/formats/metadata.md`, "Checked values"; RFC 3720, appendix B.4: CRC-32C.
 """

@@ -1,7 +1,7 @@
 """What holds the bytes of a bookie's segment files: each byte has one reason, and each reason has what ends it.
 
-And whether the bookie needs space. Pure: figures of the segments and the disk come in, bytes by reason, sentences for people, and
-whether space is needed come out.
+And whether the bookie needs space. Pure: figures of the segments and the disk come in, bytes by reason, sentences for people,
+and whether space is needed come out.
 
 Source: docs/operations.md, "What holds space"; `docs/formats/segment.md`.
 """

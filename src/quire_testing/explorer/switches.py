@@ -24,7 +24,7 @@ from quire_testing.explorer.patches import Patch, applied
 
 
 class Rules(RecoveryRules, BookieRules, RepairRules, LogRules):
-    """Every rule of `core`: a world runs machines of all rooms."""
+    """Every rule of `core`: a world runs machines of all its packages."""
 
 
 RULES = Rules()

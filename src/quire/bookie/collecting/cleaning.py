@@ -1,8 +1,8 @@
 """The part of a collector's pass that gives bytes of the disk back, and when the next pass comes.
 
-Segments in which nothing lives are freed; sparse ones are compacted, at a pace that depends on how full the disk is.
-When that has taken as long as the interval between passes, the next one begins and goes on with it. On a full disk a pass compacts one segment, into the
-reserve, and the next one goes on with what that has brought back.
+Segments in which nothing lives are freed; sparse ones are compacted, at a pace that depends on how full the disk is. When
+that has taken as long as the interval between passes, the next one begins and goes on with it. On a full disk a pass compacts
+one segment, into the reserve, and the next one goes on with what that has brought back.
 
 Source: docs/protocol/collection.md, "A pass"; docs/operations.md, "How space comes back".
 """

@@ -1,12 +1,12 @@
 """A bookie's collector: drops the entries of ledgers that were deleted, on a proof.
 
-`core/bookie/garbage.py` says what a proof is. Here are the requests to the metadata store, the last look at a record before each
-drop, and the pauses in which the event loop serves others: no stretch of work is longer than `SLICE` ledgers.
+`core/bookie/garbage.py` says what a proof is. Here are the requests to the metadata store, the last look at a record before
+each drop, and the pauses in which the event loop serves others: no stretch of work is longer than `SLICE` ledgers.
 
-One pass: raise the bookie's pass counter in the store; compare the ledgers that it holds with the records, page by page; fetch
-the tombstones; look once more at the ledgers that are to be dropped, and drop them; keep what was found on disk; publish the
-*watermark* (the revision up to which this bookie has dropped all deleted ledgers), and delete the tombstones that every
-bookie's watermark has passed.
+One pass: raise the bookie's pass counter in the store; compare the ledgers that it holds with the records, page by page;
+fetch the tombstones; look once more at the ledgers that are to be dropped, and drop them; keep what was found on disk;
+publish the *watermark* (the revision up to which this bookie has dropped all deleted ledgers), and delete the tombstones that
+every bookie's watermark has passed.
 
 Source: BookKeeper overview, "Bookkeeper metadata management": bookies "cleanup ledgers that get deleted";
 `docs/protocol/collection.md`.

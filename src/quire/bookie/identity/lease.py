@@ -1,4 +1,6 @@
-"""Checks that this process owns its bookie's identity, defers responses while that is unknown, and ends the process when another one has it.
+"""Checks that this process owns its bookie's identity; while that is unknown responses are deferred.
+
+When another process has the identity, this one ends.
 
 `core/bookie/identity_lease.py` decides; this asks the metadata store, and keeps the record of the bookie's boots,
 outside the data path: a store that is silent delays that record and nothing else.

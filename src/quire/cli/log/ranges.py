@@ -1,8 +1,7 @@
 """Which records a command reads: offsets, times, the last records; one rule for what lies outside.
 
-The rule, for logs and ledgers: a beginning that is not there is refused, before the first record that is left or beyond
-the end, with exit code 1; an end that is not there is where the records end. The end itself is a beginning: nothing
-follows yet.
+The rule, for logs and ledgers: a beginning that is not there is refused, before the first record that is left or beyond the
+end, with exit code 1; an end that is not there is where the records end. The end itself is a beginning: nothing follows yet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Performs one recovery: gives a `RecoveryMachine` its bookies and its metadata store, and keeps the payloads.
 
-The machine decides; this driver moves bytes. Every response goes to the machine; none is judged here. A take-over of a
-stream is a recovery between another beginning and another end (`core/recovery/take_over.py`): every request of it names the term of
+The machine decides; this driver moves bytes. Every response goes to the machine; none is judged here. A take-over of a stream
+is a recovery between another beginning and another end (`core/recovery/take_over.py`): every request of it names the term of
 its sender, and every entry its origin term.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Ledger Recovery".

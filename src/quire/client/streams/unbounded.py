@@ -1,7 +1,7 @@
 """An unbounded ledger, or stream, by its name: a ledger without an end, which clients write in turn.
 
-`core/recovery/take_over.py` decides how a client becomes the writer, `streams/take_over.py` performs it. Reads are those of a ledger
-(`reading/reader.py`), with a record that has terms.
+`core/recovery/take_over.py` decides how a client becomes the writer, `streams/take_over.py` performs it. Reads are those of a
+ledger (`reading/reader.py`), with a record that has terms.
 
 Source: Vanlightly's unbounded ledgers; docs/protocol/streams.md.
 """

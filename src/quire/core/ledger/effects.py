@@ -276,7 +276,8 @@ class SendLacRead:
 class LacFound:
     """Enough bookies answered: the highest LAC among their responses.
 
-    `record_is_stale`: of a stream, one has a LAC of a term that the record's ranges do not reach: read the record and ask again.
+    `record_is_stale`: of a stream, one has a LAC of a term that the record's ranges do not reach: read the record and ask
+    again.
     """
 
     last_add_confirmed: EntryId
@@ -285,7 +286,10 @@ class LacFound:
 
 @dataclass(frozen=True, slots=True)
 class LacUnavailable:
-    """Too few bookies responded to establish the newest LAC; `highest` is still safe to read up to. `record_is_stale`: as before."""
+    """Too few bookies responded to establish the newest LAC; `highest` is still safe to read up to.
+
+    `record_is_stale`: as of `LacFound`.
+    """
 
     silent: tuple[BookieId, ...]
     highest: EntryId

@@ -1,7 +1,8 @@
 """Reading: one bookie is enough for an entry, enough bookies for the newest LAC.
 
-Neither machine fences, and neither judges what is recoverable: that is the log-end search of a recovery (`core/recovery/log_end_search.py`). They know ids and responses;
-payloads and digests stay with the driver, which reports only entries whose digest it has checked.
+Neither machine fences, and neither judges what is recoverable: that is the log-end search of a recovery
+(`core/recovery/log_end_search.py`). They know ids and responses; payloads and digests stay with the driver, which reports
+only entries whose digest it has checked.
 
 Source: Vanlightly's guide, "Reading from ledgers", "Operations and the Different Quorums".
 """

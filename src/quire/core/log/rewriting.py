@@ -1,9 +1,9 @@
 """Replacing closed ledgers of a log by one that holds the same records: what happens to the log's list.
 
 After the records are copied, one compare-and-swap changes the list: exactly the items of the old ledgers go, the item of the
-new one takes their place, all offsets stay. `RewriteMachine` makes it once, also when responses are lost. Ledgers that leave the list this way stay readable until the collector's grace time is
-over, so a reader that has planned with the old list can end. The module must not know bytes, stores or what a record
-is.
+new one takes their place, all offsets stay. `RewriteMachine` makes it once, also when responses are lost. Ledgers that leave
+the list this way stay readable until the collector's grace time is over, so a reader that has planned with the old list can
+end. The module must not know bytes, stores or what a record is.
 
 Source: docs/spark-jobs.md, "Rewrite": exactly the copied ledgers go, refused if any of them changed.
 """

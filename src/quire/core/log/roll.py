@@ -1,7 +1,7 @@
 """Where a roll is: the part of a leader's machine (`log/machine.py`) that goes on in the next ledger.
 
-The next ledger is created and listed, the former one drained and then sealed after it; while adopted ledgers wait, the
-former one is drained and sealed before the next one is listed.
+The next ledger is created and listed, the former one drained and then sealed after it; while adopted ledgers wait, the former
+one is drained and sealed before the next one is listed.
 """
 
 from __future__ import annotations

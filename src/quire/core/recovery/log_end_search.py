@@ -7,9 +7,9 @@
 3. The end is taken with care: silent bookies are waited for once, and what contradicts a LAC is read once more.
 
 Of a stream whose terms only fence, bookies may have entries of several origin terms under one id: a take-over that died left
-its no-op on some bookies, and on others what was to go. Recovered origin terms never fall: what is below the term of the entry
-before it is no such entry. So a window ends where the origin term rises, if anybody voted for an entry after it that is below
-the new one.
+its no-op on some bookies, and on others what was to go. Recovered origin terms never fall: what is below the term of the
+entry before it is no such entry. So a window ends where the origin term rises, if anybody voted for an entry after it that is
+below the new one.
 
 It sends no request by itself, and does not know what is written back: `recovery/machine.py` carries out what it says.
 

@@ -1,8 +1,8 @@
 """The thread that owns a metadata file: groups changes into commits, looks for changes, keeps and watches sessions.
 
-What waits while a commit runs goes into the next one, so that many small changes share one sync; responses leave after
-the commit. Everything that SQLite does for a store happens here, so no commit stalls an event loop. `sqlite/store.py`
-has the interface.
+What waits while a commit runs goes into the next one, so that many small changes share one sync; responses leave after the
+commit. Everything that SQLite does for a store happens here, so no commit stalls an event loop. `sqlite/store.py` has the
+interface.
 """
 
 from __future__ import annotations

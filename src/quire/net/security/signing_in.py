@@ -1,6 +1,7 @@
 """What a client's connection does before its first request, where it has certificates or a password: TLS, then authentication.
 
-A connection to a bookie that cannot speak TLS is abandoned, never spoken to in clear; one that asks for no authentication gets none.
+A connection to a bookie that cannot speak TLS is abandoned, never spoken to in clear; one that asks for no authentication
+gets none.
 
 Source: `docs/security.md`; BookKeeper source, `PerChannelBookieClient` and `AuthHandler.ClientSideHandler`.
 """

@@ -1,7 +1,8 @@
 """The bytes of a sealed segment's footer and trailer: rows of runs, a directory of them, the state (fence, term, LAC) of ledgers.
 
-A *row* says of one run which entries it has and where it lies; rows are sorted by ledger and first entry. The *directory* has for
-each ledger where its rows begin and end, so that a search reads few of them. All of it is derived from the segment's records.
+A *row* says of one run which entries it has and where it lies; rows are sorted by ledger and first entry. The *directory* has
+for each ledger where its rows begin and end, so that a search reads few of them. All of it is derived from the segment's
+records.
 
 Layout: `docs/formats/segment.md`, "Footer and trailer".
 """

@@ -1,10 +1,10 @@
 """Giving back segments in which nothing lives.
 
-A segment is *retired* by a journaled record which says that nothing is read from it any more; its file becomes a *spare*, which
-a new segment will use, or its space is given back. The order makes a crash harmless at each step: state that only the segment holds is journaled anew, then its retirement;
-when both are durable, and not before, the file may become a spare; only then may it be written to again. Of one that is not
-needed the space goes back a part at a time, with rests in between. Tombstones that kept dead what it held go last. All of it
-is done in slices, between which anything may be put.
+A segment is *retired* by a journaled record which says that nothing is read from it any more; its file becomes a *spare*,
+which a new segment will use, or its space is given back. The order makes a crash harmless at each step: state that only the
+segment holds is journaled anew, then its retirement; when both are durable, and not before, the file may become a spare; only
+then may it be written to again. Of one that is not needed the space goes back a part at a time, with rests in between.
+Tombstones that kept dead what it held go last. All of it is done in slices, between which anything may be put.
 
 Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does", "Deleted ledgers";
 docs/decisions/028-state-is-live.md.
