@@ -21,7 +21,7 @@ from quire.metadata.memory import MemoryStore
 from quire.metadata.records import OF_LEDGERS, OF_STREAMS, RecordStore
 from quire.metadata.store import VersionConflictError
 from quire.wire.stream_metadata import STREAM_BYTES_MAX
-from support.records import tombstone_of
+from support.records import ForgetfulStore, tombstone_of
 
 
 def ledger_of(ledger_id, **more):
@@ -120,30 +120,17 @@ async def test_two_take_overs_of_a_moment_and_one_wins(a, b):
     assert record.terms.owner == (12 if found[0] is lost[0] else 11)
 
 
-class Losing(MemoryStore):
-    """Its next writes are done, and their responses are lost."""
-
-    lost = 0
-
-    async def multi(self, ops):
-        found = await super().multi(ops)
-        if self.lost:
-            self.lost -= 1
-            raise MetadataUnknownError("no response")
-        return found
-
-
 async def test_a_lost_response_is_settled_by_the_owner():
-    store = Losing()
+    store = ForgetfulStore()
     streams = RecordStore(store, OF_STREAMS)
-    store.lost = 1
+    store.lose = ["after"]
     version = await streams.create(stream_of(1), "s")
     assert await streams.read(1) == (stream_of(1), version)
-    store.lost = 1
+    store.lose = ["after"]
     begun = stream_of(1).taken_over(2, 11)
     later = await streams.write(begun, version)
     assert later == (await streams.read(1))[1]
-    store.lost = 1
+    store.lose = ["after"]
     await streams.write(begun.opened(-1, begun.fragments), later)
     assert (await streams.read(1))[0] == replace(begun.opened(-1, begun.fragments), creation_token=0)
 
@@ -151,7 +138,7 @@ async def test_a_lost_response_is_settled_by_the_owner():
 async def test_a_stream_that_is_taken_over_before_its_lost_response_is_settled_is_still_ours():
     record = replace(stream_of(1), custom=((TOKEN_KEY, bytes(7) + b"1"),))
 
-    class Meanwhile(Losing):
+    class Meanwhile(ForgetfulStore):
         async def multi(self, ops):
             try:
                 return await super().multi(ops)
@@ -163,12 +150,12 @@ async def test_a_stream_that_is_taken_over_before_its_lost_response_is_settled_i
 
     store = Meanwhile()
     streams = RecordStore(store, OF_STREAMS)
-    store.lost = 1
+    store.lose = ["after"]
     version = await streams.create(record, "s")
     with pytest.raises(VersionConflictError):
         await streams.write(record.taken_over(2, 12), version)
     assert (await streams.read(1))[0].terms.owner == 11
-    store.lost = 1
+    store.lose = ["after"]
     with pytest.raises(AlreadyExistsError, match="taken by another"):
         await streams.create(replace(stream_of(2), custom=record.custom), "s")
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
+from quire.core.errors import MetadataUnknownError
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.ledger.notes import LedgerNotes
 from quire.metadata.keys import ledger_key
+from quire.metadata.memory import MemoryStore
 from quire.metadata.records import OF_LEDGERS, AllRecords, RecordStore
-from quire.metadata.store import Create, MetadataStore, Put
+from quire.metadata.store import Create, MetadataStore, Op, Put
 from quire.metadata.tombstones import tombstones_after
 from quire.wire.ledger_metadata import serialize
 from quire.wire.store_records import Tombstone, decode_tombstone
@@ -29,6 +31,24 @@ def record_of(
         password=password or b"",
     )
     return record if password is not None else replace(record, format_version=1, has_password=False)
+
+
+class ForgetfulStore(MemoryStore):
+    """Answers to changes get lost, before or after they happened; `between` comes before a change."""
+
+    def __init__(self, lose: Iterable[str] = ()) -> None:
+        super().__init__()
+        self.lose = [*lose]
+        self.between: list[Callable[[], Awaitable[None]]] = []
+
+    async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
+        if self.between:
+            await self.between.pop(0)()
+        fault = self.lose.pop(0) if self.lose else None
+        given = () if fault == "before" else await super().multi(ops)
+        if fault is not None:
+            raise MetadataUnknownError("lost")
+        return given
 
 
 async def create_records(store: MetadataStore, ledger_ids: Iterable[int]) -> None:

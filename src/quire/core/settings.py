@@ -85,6 +85,6 @@ def check_setting(
         raise error(f"{name} must be {allowed}, got {value!r}")
 
 
-def doubled(pause: N, times: int, most: N) -> N:
-    """A pause after so many doublings, which end at the longest."""
+def doubled(pause: N, most: N, times: int = 1) -> N:
+    """The pause after so many doublings, which end at the longest."""
     return min(pause * (1 << min(times, 30)), most)

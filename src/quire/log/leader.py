@@ -39,7 +39,7 @@ from quire.log.filling import FILLS_MAX, fill_holes
 from quire.log.guaranteeing import GuaranteeWait
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
-from quire.metadata.retries import StoreRetries
+from quire.metadata.retries import StoreRetries, pause_by_chance
 from quire.wire.log_records import page_name
 
 log = logging.getLogger(__name__)
@@ -378,9 +378,8 @@ class LogLeader:
         self._machine.abandon(msg)
 
     async def _pause(self, attempt: int) -> None:
-        """A doubling wait, by chance between half and all of it, so that two do not meet again and again."""
-        wait_ms = doubled(self._config.back_off_ms_min, attempt, self._config.back_off_ms_max)
-        await asyncio.sleep(wait_ms * (1 + self._chance.getrandbits(16) / 65536) / 2000)
+        wait_ms = doubled(self._config.back_off_ms_min, self._config.back_off_ms_max, attempt)
+        await pause_by_chance(wait_ms, self._chance)
 
     def _serve(self, effect: e.Serve) -> None:
         assert effect.first_offset is not None

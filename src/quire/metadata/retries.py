@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, ParamSpec, TypeVar
 
 from quire.core.errors import AlreadyExistsError, MetadataUnknownError, QuireError
+from quire.core.ledger.placement import RandomSource
 from quire.metadata.store import KeyMissingError, StoreBusyError, VersionConflictError
 
 P = ParamSpec("P")
@@ -35,6 +36,11 @@ LOST: Final = (AlreadyExistsError, VersionConflictError, MetadataUnknownError)
 async def pause(attempt: int) -> None:
     """Wait before another attempt, longer each time."""
     await asyncio.sleep(_PAUSE_MS * min(attempt, _PAUSES_MAX) / 1000)
+
+
+async def pause_by_chance(wait_ms: int, chance: RandomSource) -> None:
+    """Wait between half and all of a time, so that two clients do not meet again and again."""
+    await asyncio.sleep(wait_ms * (1 + chance.getrandbits(16) / 65536) / 2000)
 
 
 async def pause_after(lost: int) -> None:

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from quire.core.settings import doubled
+
 IN_FLIGHT_MAX: Final = 4_000
 """Two clients with so many each stay below the usual limit of a Java bookie."""
 PAUSE_MS_MIN: Final = 5
@@ -122,7 +124,7 @@ class PacingMachine:
             self._accepted = 0
             self.allowed = max(1, min(self.allowed, in_flight) // 2)
             self._resume_ms = now_ms + self._pause_ms
-            self._pause_ms = min(2 * self._pause_ms, PAUSE_MS_MAX)
+            self._pause_ms = doubled(self._pause_ms, PAUSE_MS_MAX)
 
     def given_up(self, count: int) -> None:
         """No client waits any more for the responses to entries that left."""

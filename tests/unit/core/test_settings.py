@@ -24,4 +24,4 @@ def test_a_setting_that_cannot_be_is_named_with_what_it_may_be(config):
 
 
 def test_a_pause_doubles_up_to_its_end():
-    assert [doubled(5, times, 30) for times in (0, 1, 2, 3, 1000)] == [5, 10, 20, 30, 30]
+    assert [doubled(5, 30, times) for times in (0, 1, 2, 3, 1000)] == [5, 10, 20, 30, 30]

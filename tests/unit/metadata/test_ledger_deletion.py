@@ -18,7 +18,7 @@ from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Delete, Put, StoreAwayError, StoreBusyError, VersionConflictError
 from quire.metadata.tombstones import end_tombstones, tombstones_after
 from quire.wire.store_records import Tombstone, encode_tombstone
-from support.records import tombstone_of
+from support.records import ForgetfulStore, tombstone_of
 
 
 def record_of(ledger_id, token=77):
@@ -31,26 +31,6 @@ def record_of(ledger_id, token=77):
         password=b"secret",
         custom={TOKEN_KEY: token.to_bytes(8, "big")},
     )
-
-
-class ForgetfulStore(MemoryStore):
-    """Answers to changes get lost, before or after they happened; `between` comes before a change."""
-
-    def __init__(self):
-        super().__init__()
-        self.lose = []
-        self.between = []
-
-    async def multi(self, ops):
-        if self.between:
-            await self.between.pop(0)()
-        fault = self.lose.pop(0) if self.lose else None
-        if fault == "before":
-            raise MetadataUnknownError("lost")
-        given = await super().multi(ops)
-        if fault == "after":
-            raise MetadataUnknownError("lost")
-        return given
 
 
 @pytest.mark.parametrize("lost", [["before"], ["after"], ["before", "before", "after"]])

@@ -22,7 +22,7 @@ from quire.metadata.store import Create, Put, StoreBusyError, VersionConflictErr
 from quire.metadata.tombstones import end_tombstones
 from quire.wire import ledger_metadata
 from quire.wire.ledger_notes import encode_notes
-from support.records import is_hole, tombstone_of
+from support.records import ForgetfulStore, is_hole, tombstone_of
 
 
 def record_of(ledger_id, token=1):
@@ -35,23 +35,6 @@ def record_of(ledger_id, token=1):
         password=b"secret",
         creation_token=token,
     )
-
-
-class ForgetfulStore(MemoryStore):
-    """A store whose answers to changes get lost, before or after they happened."""
-
-    def __init__(self):
-        super().__init__()
-        self.lose = []
-
-    async def multi(self, ops):
-        fault = self.lose.pop(0) if self.lose else None
-        if fault == "before":
-            raise MetadataUnknownError("lost")
-        given = await super().multi(ops)
-        if fault == "after":
-            raise MetadataUnknownError("lost")
-        return given
 
 
 async def test_a_ledger_is_created_read_changed_and_deleted():

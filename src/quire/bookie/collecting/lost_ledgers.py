@@ -16,6 +16,7 @@ from quire.bookie.ledgers.record_waits import recorded_key
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import CorruptMetadataError, QuireError
 from quire.core.ids import BookieId, LedgerId
+from quire.core.settings import doubled
 from quire.metadata.records import AllRecords, ListedRecord
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segments.segment import CALL_TAG
@@ -74,7 +75,7 @@ class LostLedgers:
                     "the search for ledgers that may be lost failed: %s; the bookie tries again", error
                 )
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, PAUSE_SECONDS_MAX)
+                pause = doubled(pause, PAUSE_SECONDS_MAX)
             else:
                 after = page[-1].ledger_id if page else after
         self.unknown = False

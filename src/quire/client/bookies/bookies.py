@@ -633,7 +633,7 @@ class BookieClient:
                 log.warning("no connection to bookie %s: %s", channel.meant, reason)
         elif channel.was_ready:
             peer.failures, peer.trouble, peer.refused = 0, "", False
-        pause = doubled(RETRY_SECONDS, peer.failures, RETRY_SECONDS_MAX)
+        pause = doubled(RETRY_SECONDS, RETRY_SECONDS_MAX, peer.failures)
         peer.failures += 1
         peer.retry_at = asyncio.get_running_loop().time() + pause
         if not self._closed:

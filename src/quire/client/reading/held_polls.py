@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
+from quire.core.settings import doubled
 from quire.wire.responses import ReadReply
 
 T = TypeVar("T")
@@ -77,7 +78,7 @@ class HeldPolls:
             self._ask(bookie)
             return
         pause_ms = self._pause_ms.get(bookie, min(_PAUSE_MS_MIN, self._wait_ms))
-        self._pause_ms[bookie] = min(2 * pause_ms, self._wait_ms)
+        self._pause_ms[bookie] = doubled(pause_ms, self._wait_ms)
         self._pausing[asyncio.ensure_future(asyncio.sleep(pause_ms / 1000))] = bookie
 
 

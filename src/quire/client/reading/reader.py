@@ -39,6 +39,7 @@ from quire.core.ledger.quorum import write_set
 from quire.core.ledger.reader import ReadMachine
 from quire.core.ledger.rules import RULES
 from quire.core.ledger.terms import confirmed_in, last_of_range, reach_of
+from quire.core.settings import doubled
 from quire.env.home import not_pickled
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry
@@ -451,7 +452,7 @@ class LedgerReader:
                     elif self._clock.now_ms() - before < pause_ms:
                         # No bookie holds a long poll (none responds, or not correctly): poll seldom.
                         await record.unless_it_changes(asyncio.sleep(pause_ms / 1000))
-                        pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
+                        pause_ms = doubled(pause_ms, _PAUSE_MS_MAX)
                         continue
                 pause_ms = _PAUSE_MS_MIN
         finally:

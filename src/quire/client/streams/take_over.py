@@ -38,6 +38,7 @@ from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.terms import by_origin, needs_of
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.take_over import TakeOverMachine
+from quire.core.settings import doubled
 from quire.wire.entry import Entry, NoOp
 from quire.wire.native_bodies import BY_ID
 from quire.wire.requests import AddRun
@@ -201,7 +202,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         try:
             while True:
                 await changes.wait(pause_ms)
-                pause_ms = min(2 * pause_ms, AWAITED_PAUSE_MS_MAX)
+                pause_ms = doubled(pause_ms, AWAITED_PAUSE_MS_MAX)
                 if (over := await self._over()) is not None:
                     return over
                 answers = await bookies.probe(named, timeout_ms=self._config.probe_timeout_ms)

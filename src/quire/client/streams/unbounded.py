@@ -57,6 +57,7 @@ from quire.core.ledger.quorum import check_quorums
 from quire.core.ledger.terms import StreamMode, needs_of, resolve
 from quire.core.settings import doubled
 from quire.env.home import not_pickled
+from quire.metadata.retries import pause_by_chance
 from quire.wire.entry import Entry, digest_type_of
 from quire.wire.ledger_notes import notes_of_record
 from quire.wire.stream_metadata import STREAM_BYTES_MAX, encode_stream
@@ -294,7 +295,7 @@ class UnboundedLedger:
                 # Each entry that is written back needs its whole write set, as the no-op needs every bookie.
                 self._lacks = {b: why_awaited(b, Answer.TIMED_OUT, context.bookies) for b in result.bookies}
                 over = await take_over.until_another(lack_ms)
-                self._lacks, lack_ms = {}, min(2 * lack_ms, AWAITED_PAUSE_MS_MAX)
+                self._lacks, lack_ms = {}, doubled(lack_ms, AWAITED_PAUSE_MS_MAX)
                 if over is None:
                     continue
                 result = over
@@ -308,9 +309,8 @@ class UnboundedLedger:
                         "election say who writes it, or try again"
                     )
                     raise NotLeaderError(msg, ledger_id=record.ledger_id)
-                await self._pause(
-                    doubled(config.change_retry_ms_min, attempts - 1, config.change_retry_ms_max)
-                )
+                wait_ms = doubled(config.change_retry_ms_min, config.change_retry_ms_max, attempts - 1)
+                await pause_by_chance(wait_ms, context.chance)
                 continue
             now_ms = context.clock.now_ms()
             deadline_ms = deadline_ms or now_ms + config.recovery_patience_ms
@@ -327,11 +327,6 @@ class UnboundedLedger:
                 "the stream over without an election, which is advice only"
             )
             raise ElectionUnavailableError(msg, stream=self.name) from error
-
-    async def _pause(self, pause_ms: int) -> None:
-        """About so long, and not as long as another client that lost at the same moment."""
-        share = self._context.chance.getrandbits(16) / 2**16
-        await asyncio.sleep(pause_ms * (1 + share) / 2000)
 
     def _check_room(self, record: LedgerMetadata) -> None:
         """A take-over that could not open its term would leave the stream without a writer."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from quire.core.ids import BookieId
 from quire.core.ledger.writer_state import NOTHING, Places, WriterLimits
+from quire.core.settings import doubled
 
 REREADS_AT_ONCE: Final = 3
 """So many compare-and-swaps without a good answer in a row are followed by a reading at once, which mostly settles them."""
@@ -86,7 +87,7 @@ class WriterWaits:
         if guaranteed:
             longest = min(longest, max(limits.retry_ms_min, GUARANTEED_PAUSE_MS))
         self.look_at_ms = now_ms + min(self.retry_ms, longest)
-        self.retry_ms = min(2 * self.retry_ms, longest)
+        self.retry_ms = doubled(self.retry_ms, longest)
         return True
 
     def read_later(self, attempts: int, now_ms: int) -> None:

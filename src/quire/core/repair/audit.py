@@ -379,7 +379,7 @@ class AuditMachine:
             self._again_s, self._failures, self._pause_s = limits.again_s, 0, 0
         else:
             self._concluded = None
-            self._pause_s = doubled(limits.tick_s, self._failures, limits.pause_s_max)
+            self._pause_s = doubled(limits.tick_s, limits.pause_s_max, self._failures)
             self._failures = min(self._failures + 1, 20)
         unreadable = tuple(self._run.unreadable)
         report = AuditReport(not why, why, self._run.listed, self._run.marked, unreadable, dict(self.away))

@@ -191,7 +191,7 @@ class MarkedLedger:
         assert MARK_TABLE.acts["ended"][self.status]
         limits = self._limits
         if report is not None and report.undecided:
-            doubled_ms = doubled(limits.pause_ms, self.looks, limits.pause_ms_max)
+            doubled_ms = doubled(limits.pause_ms, limits.pause_ms_max, self.looks)
             self._pause(MarkStatus.OPEN, now_ms, doubled_ms if wait_ms is None else wait_ms)
             self.looks += 1
             return WaitsFor.WRITER
@@ -203,7 +203,7 @@ class MarkedLedger:
             self._pause(MarkStatus.GIVEN_UP, now_ms, limits.given_up_ms)
             return WaitsFor.BOOKIE
         self._pause(
-            MarkStatus.PAUSED, now_ms, doubled(limits.pause_ms, self.attempts - 1, limits.pause_ms_max)
+            MarkStatus.PAUSED, now_ms, doubled(limits.pause_ms, limits.pause_ms_max, self.attempts - 1)
         )
         return WaitsFor.ATTEMPT
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from quire.core.errors import CorruptMetadataError, DiskFullError, NoClusterError, QuireError, StorageError
+from quire.core.settings import doubled
 from quire.core.version import FORMAT
 from quire.env.private import FILE_MODE, close_to_others, companion_folder_mode, companion_mode
 from quire.env.real import RealFiles
@@ -71,7 +72,7 @@ def retry_while_busy(attempt: Callable[[], Result], wait_ms: int = BUSY_MS) -> R
             if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
                 raise
         time.sleep(pause)
-        pause = min(pause * 2, 0.005)
+        pause = doubled(pause, 0.005)
 
 
 def explain(error: sqlite3.Error, path: Path) -> QuireError:

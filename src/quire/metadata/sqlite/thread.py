@@ -28,6 +28,7 @@ from quire.core.errors import (
     QuireError,
     StorageError,
 )
+from quire.core.settings import doubled
 from quire.metadata.sqlite.file import CommittedChanges, SessionRow, SqliteFile, SqliteOptions
 from quire.metadata.sqlite.place import BUSY_MS, explain, primary_code
 from quire.metadata.sqlite.sessions import SqliteRegistrations
@@ -542,7 +543,7 @@ class StoreThread(threading.Thread):
         """Every look wakes this thread and takes the interpreter from the loop: while nothing happens, look less."""
         version = self.file.data_version()
         if version == self._seen_data_version:
-            self._pause_ms = min(2 * self._pause_ms, self._options.quiet_poll_ms)
+            self._pause_ms = doubled(self._pause_ms, self._options.quiet_poll_ms)
         else:
             self._pause_ms = self._options.poll_ms
             self.registrations.look()
