@@ -26,7 +26,6 @@ LONG_CLASSES = {
 LONG_FUNCTIONS = {
     "src/quire_testing/commands/check.py:check": "one option a line: each budget of a world is one",
     "src/quire_testing/commands/simulate.py:simulate": "one option a line",
-    "src/quire/cli/log/append.py:append": "one option a line",
     "src/quire/cli/demo/story.py:tell": "the demo's steps in order; splitting them would hide the order",
 }
 """Functions past the limit (`path:name`), each with its reason."""

@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from quire.cli.console.options import ClusterOption, JsonOption, MinPresentOption, cluster_uri, run
+from quire.cli.console.opening import with_client
+from quire.cli.console.options import Quorums
 from quire.cli.console.output import Output, counted, human_bytes
 from quire.core.errors import WindowFullError
 from quire.distribution import testing_module
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from quire.cli.console.histogram import Histogram
     from quire.cli.console.output import ProgressLine
+    from quire.log.client import QuireClient
 
 app = typer.Typer(help="Load generator: append (many in flight), latency (one at a time).")
 
@@ -32,9 +35,6 @@ GROUP_BYTES: Final = 1024 * 1024
 
 SecondsOption = Annotated[float, typer.Option(help="How long.", min=0.1)]
 SizeOption = Annotated[int, typer.Option(help="Payload bytes of an entry.", min=0, max=1024 * 1024)]
-EnsembleOption = Annotated[int, typer.Option("--ensemble-size", "-E")]
-WriteOption = Annotated[int, typer.Option("--write-quorum", "-w")]
-AckOption = Annotated[int, typer.Option("--ack-quorum", "-a")]
 HistoryOption = Annotated[
     Path | None,
     typer.Option(
@@ -46,100 +46,77 @@ HistoryOption = Annotated[
 KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the ledger that was written.")]
 
 
+@dataclass(frozen=True)
+class BenchOptions(Quorums):
+    """What is measured, and what is done with the ledger afterwards."""
+
+    seconds: SecondsOption = 10.0
+    keep: KeepOption = False
+    history: HistoryOption = None
+
+
 @app.command()
-def append(
-    cluster: ClusterOption = None,
-    seconds: SecondsOption = 10.0,
+@with_client()
+async def append(
+    client: QuireClient,
+    out: Output,
+    how: BenchOptions,
     size: SizeOption = 100,
     window: Annotated[int, typer.Option(help="Entries in flight.", min=1)] = 5000,
-    ensemble_size: EnsembleOption = 3,
-    write_quorum: WriteOption = 3,
-    ack_quorum: AckOption = 2,
-    min_present: MinPresentOption = None,
-    keep: KeepOption = False,
-    history: HistoryOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Append as fast as the cluster takes it, with a window of entries in flight."""
-    quorums = (ensemble_size, write_quorum, ack_quorum, min_present)
-    _measure("append", cluster, seconds, size, window, quorums, keep, history, Output(as_json=as_json))
+    await _measure("append", client, out, how, size, window)
 
 
 @app.command()
-def latency(
-    cluster: ClusterOption = None,
-    seconds: SecondsOption = 10.0,
-    size: SizeOption = 1024,
-    ensemble_size: EnsembleOption = 3,
-    write_quorum: WriteOption = 3,
-    ack_quorum: AckOption = 2,
-    min_present: MinPresentOption = None,
-    keep: KeepOption = False,
-    history: HistoryOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@with_client()
+async def latency(client: QuireClient, out: Output, how: BenchOptions, size: SizeOption = 1024) -> None:
     """Append one entry at a time and say how long each took until it was durable."""
-    quorums = (ensemble_size, write_quorum, ack_quorum, min_present)
-    _measure("latency", cluster, seconds, size, 1, quorums, keep, history, Output(as_json=as_json))
+    await _measure("latency", client, out, how, size, 1)
 
 
-def _measure(
-    what: str,
-    cluster: str | None,
-    seconds: float,
-    size: int,
-    window: int,
-    quorums: tuple[int, int, int, int | None],
-    keep: bool,
-    history: Path | None,
-    out: Output,
+async def _measure(
+    what: str, client: QuireClient, out: Output, how: BenchOptions, size: int, window: int
 ) -> None:
     """Make a ledger, load it, print the result, delete it. With a history: read it back before."""
-    uri = cluster_uri(cluster)
+    from quire.cli.console.histogram import Histogram
 
-    async def work() -> None:
-        import quire
-        from quire.cli.console.histogram import Histogram
-
-        durations = Histogram()
-        ensemble_size, write_quorum, ack_quorum, min_present = quorums
-        async with _recording(history) as recording, quire.connect(uri) as client:
-            writer = await client.create_ledger(
-                ensemble_size=ensemble_size,
-                write_quorum=write_quorum,
-                ack_quorum=ack_quorum,
-                min_present=min_present,
-                password=b"",
-            )
-            recorded = None if recording is None else recording.created(writer.ledger_id)
-            try:
-                with out.progress(f"bench {what}") as progress:
-                    elapsed = await _load(writer, seconds, size, window, durations, progress, recorded)
-                await writer.close()
-                if recording is not None:
-                    await recording.read_back(client, writer)
-                if not keep:
-                    await client.delete_ledger(writer.ledger_id)
-            except BaseException:
-                left = writer.ledger_id
-                out.note(f"Ledger {left} is left behind: `quire ledger delete {left}` deletes it.")
-                raise
-        rate = durations.count / elapsed
-        facts = {
-            "bench": what,
-            "entries": durations.count,
-            "seconds": round(elapsed, 3),
-            "entries_per_s": round(rate),
-            "bytes_per_s": round(rate * size),
-            "size": size,
-            "window": window,
-            "quorums": "/".join(map(str, quorums[:3])),
-            "ledger_id": writer.ledger_id if keep else None,
-            "latency": durations.facts(),
-        }
-        out.result(facts, _summary(durations, elapsed, size, window))
-
-    run(work())
+    durations = Histogram()
+    async with _recording(how.history) as recording:
+        writer = await client.create_ledger(
+            ensemble_size=how.ensemble_size,
+            write_quorum=how.write_quorum,
+            ack_quorum=how.ack_quorum,
+            min_present=how.min_present,
+            password=b"",
+        )
+        recorded = None if recording is None else recording.created(writer.ledger_id)
+        try:
+            with out.progress(f"bench {what}") as progress:
+                elapsed = await _load(writer, how.seconds, size, window, durations, progress, recorded)
+            await writer.close()
+            if recording is not None:
+                await recording.read_back(client, writer)
+            if not how.keep:
+                await client.delete_ledger(writer.ledger_id)
+        except BaseException:
+            left = writer.ledger_id
+            out.note(f"Ledger {left} is left behind: `quire ledger delete {left}` deletes it.")
+            raise
+    rate = durations.count / elapsed
+    facts = {
+        "bench": what,
+        "entries": durations.count,
+        "seconds": round(elapsed, 3),
+        "entries_per_s": round(rate),
+        "bytes_per_s": round(rate * size),
+        "size": size,
+        "window": window,
+        "quorums": f"{how.ensemble_size}/{how.write_quorum}/{how.ack_quorum}",
+        "ledger_id": writer.ledger_id if how.keep else None,
+        "latency": durations.facts(),
+    }
+    out.result(facts, _summary(durations, elapsed, size, window))
 
 
 def _summary(durations: Histogram, elapsed: float, size: int, window: int) -> str:

@@ -8,7 +8,8 @@ import typer
 
 from quire.cli.console.asking import YesOption, confirm
 from quire.cli.console.named_clusters import without_password
-from quire.cli.console.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.opening import with_cluster
+from quire.cli.console.options import run
 from quire.cli.console.output import Output
 
 app = typer.Typer(help="The metadata store behind a cluster: make one, look into it.")
@@ -25,29 +26,22 @@ def metadata() -> None:
 
 
 @app.command("format")
-def format_(
-    cluster: ClusterOption = None,
-    force: ForceOption = False,
-    yes: YesOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@with_cluster
+def format_(uri: str, out: Output, force: ForceOption = False, yes: YesOption = False) -> None:
     """Make the metadata of a new cluster. In ZooKeeper it is BookKeeper's own, and Java bookies may join.
 
     With --force what is there is deleted first, after a question.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
     if force:
         confirm(
             f"Delete every ledger and log of {without_password(uri)} and make an empty cluster?",
             "--force deletes the metadata of every ledger and log",
             yes=yes,
         )
+    from quire.metadata.connect import format_store
 
-    async def work() -> None:
-        from quire.metadata.connect import format_store
-
-        instance = await format_store(uri, force=force)
-        facts = {"cluster": uri, "instance": instance}
-        out.result(facts, f"Cluster  {uri}  (instance {instance})" + "\nStart bookies with `quire bookie`.")
-
-    run(work())
+    instance = run(format_store(uri, force=force))
+    out.result(
+        {"cluster": uri, "instance": instance},
+        f"Cluster  {uri}  (instance {instance})\nStart bookies with `quire bookie`.",
+    )

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quire.cli.console.failures import EXIT_ATTENTION
-from quire.cli.console.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.opening import with_cluster, with_tools
+from quire.cli.console.options import run
 from quire.cli.console.output import Output, counted, human_bytes, human_duration
 from quire.cli.ledger.repair_show import MB, RATE_MAX
 
@@ -42,11 +43,12 @@ DelayOption = Annotated[
 ]
 
 
+@with_cluster
 def autorecovery(
+    uri: str,
+    out: Output,
     rate: WorkerRateOption = None,
     lost_delay: DelayOption = None,
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Audit and repair the cluster by itself, in the foreground. Ctrl-C stops it cleanly.
 
@@ -55,7 +57,6 @@ def autorecovery(
     from quire.cli.local.recovering import recover
     from quire.cli.local.serve import set_up_logging
 
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
     set_up_logging()
 
     def ready(name: str) -> None:
@@ -69,136 +70,108 @@ def autorecovery(
     out.note("Stopped cleanly.")
 
 
-def repairs(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+@with_tools
+async def repairs(tools: Toolbox, out: Output) -> int:
     """List the ledgers that are marked for repair: why, since when, what was tried, and what each waits for.
 
     With --json the last object has the totals. The estimate is how long workers take for what they can repair by themselves,
     at the rate of their last minute. Exit code 5: ledgers are marked.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    from quire.cli.cluster.marked import marked_ledgers, shown, totals
 
-    async def work() -> int:
-        from quire.cli.cluster.marked import marked_ledgers, shown, totals
-        from quire.cli.console.toolbox import open_toolbox
-
-        async with open_toolbox(uri) as tools:
-            rows, facts = await marked_ledgers(tools.records, _marks_of(tools))
-        columns = ("ledger_id", "reasons", "age", "copies_left", "attempts", "size", "waits_for")
-        if as_json:
-            out.rows("", columns, rows)
-            out.result(facts, "")
-        elif rows:
-            out.rows(
-                "", columns, [shown(row) for row in rows[:LISTED_MAX]], least=("attempts", "age", "size")
-            )
-            if len(rows) > LISTED_MAX:
-                out.note(f"{len(rows) - LISTED_MAX:,} more: --json lists all.")
-            out.note(totals(facts))
-        else:
-            out.note("No ledger is marked.")
-        return EXIT_ATTENTION if rows else 0
-
-    if code := run(work()):
-        raise typer.Exit(code)
+    rows, facts = await marked_ledgers(tools.records, _marks_of(tools))
+    columns = ("ledger_id", "reasons", "age", "copies_left", "attempts", "size", "waits_for")
+    if out.as_json:
+        out.rows("", columns, rows)
+        out.result(facts, "")
+    elif rows:
+        out.rows("", columns, [shown(row) for row in rows[:LISTED_MAX]], least=("attempts", "age", "size"))
+        if len(rows) > LISTED_MAX:
+            out.note(f"{len(rows) - LISTED_MAX:,} more: --json lists all.")
+        out.note(totals(facts))
+    else:
+        out.note("No ledger is marked.")
+    return EXIT_ATTENTION if rows else 0
 
 
 LISTED_MAX = 100
 
 
 @app.command()
-def on(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+@with_tools
+async def on(tools: Toolbox, out: Output) -> None:
     """Switch auto-recovery on in the whole cluster, for Java's programs too."""
-    _switch(cluster, enabled=True, as_json=as_json)
+    await _switch(tools, out, enabled=True)
 
 
 @app.command()
-def off(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+@with_tools
+async def off(tools: Toolbox, out: Output) -> None:
     """Switch auto-recovery off in the whole cluster, for Java's programs too: nothing is marked, and repairs stop."""
-    _switch(cluster, enabled=False, as_json=as_json)
+    await _switch(tools, out, enabled=False)
 
 
-def _switch(cluster: str | None, *, enabled: bool, as_json: bool) -> None:
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> None:
-        from quire.cli.console.toolbox import open_toolbox
-
-        async with open_toolbox(uri) as tools:
-            await _marks_of(tools).set_enabled(enabled)
-        out.result({"enabled": enabled}, f"Auto-recovery is switched {'on' if enabled else 'off'}.")
-
-    run(work())
+async def _switch(tools: Toolbox, out: Output, *, enabled: bool) -> None:
+    await _marks_of(tools).set_enabled(enabled)
+    out.result({"enabled": enabled}, f"Auto-recovery is switched {'on' if enabled else 'off'}.")
 
 
 @app.command()
-def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+@with_tools
+async def status(tools: Toolbox, out: Output) -> None:
     """Say whether it is on, who audits, which workers there are, and which bookies have been away for how long."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    from quire.autorecovery.auditor import ELECTION
+    from quire.metadata.election import Election
 
-    async def work() -> None:
-        from quire.autorecovery.auditor import ELECTION
-        from quire.cli.console.toolbox import open_toolbox
-        from quire.metadata.election import Election
-
-        async with open_toolbox(uri) as tools:
-            marks = _marks_of(tools)
-            enabled, delay_s = await marks.is_enabled(), await marks.lost_delay_s()
-            auditor = await Election(tools.store, ELECTION, "").leader()
-            workers, away = await marks.workers(), await marks.away()
-        facts: dict[str, Any] = {
-            "enabled": enabled,
-            "lost_delay_s": delay_s,
-            "auditor": auditor,
-            "workers": [
-                {"name": one.name, "ledgers": one.ledgers, "bytes": one.bytes, "bytes_per_s": one.bytes_per_s}
-                for one in workers
-            ],
-            "away": {bookie: None if one.mark is None else one.mark.seconds for bookie, one in away.items()},
-        }
-        lines = [
-            f"Auto-recovery is {'on' if enabled else 'switched off: `quire cluster autorecovery on`'}.",
-            f"Lost delay  {human_duration(delay_s)}",
-            f"Auditor     {auditor or 'none: start `quire autorecovery`'}",
-        ]
-        lines += [
-            f"Worker      {one.name}: {counted(one.ledgers, 'ledger')} repaired, {human_bytes(one.bytes)} copied"
-            + (f", {human_bytes(one.bytes_per_s)}/s" if one.bytes_per_s else "")
+    marks = _marks_of(tools)
+    enabled, delay_s = await marks.is_enabled(), await marks.lost_delay_s()
+    auditor = await Election(tools.store, ELECTION, "").leader()
+    workers, away = await marks.workers(), await marks.away()
+    facts: dict[str, Any] = {
+        "enabled": enabled,
+        "lost_delay_s": delay_s,
+        "auditor": auditor,
+        "workers": [
+            {"name": one.name, "ledgers": one.ledgers, "bytes": one.bytes, "bytes_per_s": one.bytes_per_s}
             for one in workers
-        ] or ["Worker      none: start `quire autorecovery`"]
-        lines += [
-            f"Away        {bookie}: {'-' if seconds is None else human_duration(seconds)}"
-            for bookie, seconds in facts["away"].items()
-        ]
-        out.result(facts, "\n".join(lines))
+        ],
+        "away": {bookie: None if one.mark is None else one.mark.seconds for bookie, one in away.items()},
+    }
+    lines = [
+        f"Auto-recovery is {'on' if enabled else 'switched off: `quire cluster autorecovery on`'}.",
+        f"Lost delay  {human_duration(delay_s)}",
+        f"Auditor     {auditor or 'none: start `quire autorecovery`'}",
+    ]
+    lines += [
+        f"Worker      {one.name}: {counted(one.ledgers, 'ledger')} repaired, {human_bytes(one.bytes)} copied"
+        + (f", {human_bytes(one.bytes_per_s)}/s" if one.bytes_per_s else "")
+        for one in workers
+    ] or ["Worker      none: start `quire autorecovery`"]
+    lines += [
+        f"Away        {bookie}: {'-' if seconds is None else human_duration(seconds)}"
+        for bookie, seconds in facts["away"].items()
+    ]
+    out.result(facts, "\n".join(lines))
 
-    run(work())
 
-
-def lost_delay(
+@with_tools
+async def lost_delay(
+    tools: Toolbox,
+    out: Output,
     seconds: Annotated[
         int | None,
         typer.Argument(min=0, max=2**31 - 1, metavar="[SECONDS]", help="The delay; without it, it is shown."),
     ] = None,
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show or set how long a bookie may be away before its copies are made anew, for Java's programs too.
 
     Where fewer than Qa copies of an entry are left nothing is waited for.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> None:
-        from quire.cli.console.toolbox import open_toolbox
-
-        async with open_toolbox(uri) as tools:
-            marks = _marks_of(tools)
-            if seconds is not None:
-                await marks.set_lost_delay_s(seconds)
-            now = await marks.lost_delay_s()
-        out.result({"lost_delay_s": now}, f"A bookie may be away for {human_duration(now)} ({now} s).")
-
-    run(work())
+    marks = _marks_of(tools)
+    if seconds is not None:
+        await marks.set_lost_delay_s(seconds)
+    now = await marks.lost_delay_s()
+    out.result({"lost_delay_s": now}, f"A bookie may be away for {human_duration(now)} ({now} s).")
 
 
 def _marks_of(tools: Toolbox) -> RepairStore:

@@ -14,7 +14,8 @@ from quire.cli.cluster.alerts import kinds_of, lines_of
 from quire.cli.cluster.bookie_rows import bookie_rows, collector_of, listed, rows_within, shown
 from quire.cli.cluster.orphans import accept_store, orphans
 from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
-from quire.cli.console.options import TIMEOUT_MAX, ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.opening import with_cluster, with_tools
+from quire.cli.console.options import MEANT, TIMEOUT_MAX, run
 from quire.cli.console.output import Output, counted
 from quire.cli.ledger.ledger_show import DAMAGED, every_ledger
 from quire.cli.ledger.repair import repair_cluster, under_replication
@@ -42,102 +43,82 @@ QUORUM_DEFAULT = 3
 
 
 @app.command()
-def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+@with_tools
+async def bookies(tools: Toolbox, out: Output) -> int:
     """List the bookies with version, uptime, bytes and free space; those that are down too.
 
     A bookie of Java reports only its disk. Alerts are shown with what ends them; the exit code is 5 then.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> bool:
-        from quire.cli.console.toolbox import open_toolbox
-
-        async with open_toolbox(uri) as tools:
-            rows = await bookie_rows(tools)
-        columns = (
-            "id",
-            "address",
-            "standing",
-            "version",
-            "uptime",
-            "holds",
-            "stored",
-            "free",
-            "protocol",
-            "needs",
-        )
-        out.rows(
-            "",
-            columns,
-            rows if as_json else [row | shown(row) | {"needs": kinds_of(row)} for row in rows],
-            least=("protocol", "version", "uptime", "holds", "stored", "free"),
-        )
-        if not as_json:
-            out.lines(lines_of(rows))
-        return _needy(rows)
-
-    _end(run(work()))
+    rows = await bookie_rows(tools)
+    least = ("protocol", "version", "uptime", "holds", "stored", "free")
+    columns = (
+        "id",
+        "address",
+        "standing",
+        "version",
+        "uptime",
+        "holds",
+        "stored",
+        "free",
+        "protocol",
+        "needs",
+    )
+    texts = rows if out.as_json else [row | shown(row) | {"needs": kinds_of(row)} for row in rows]
+    out.rows("", columns, texts, least=least)
+    out.lines(lines_of(rows))
+    return EXIT_ATTENTION if _needy(rows) else 0
 
 
 @app.command()
-def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+@with_tools
+async def status(tools: Toolbox, out: Output) -> int:
     """Say how the cluster is: bookies, ledgers by state, logs.
 
     Alerts are shown with what ends them; the exit code is 5 then.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> bool:
-        from quire.cli.console.toolbox import open_toolbox
-
-        async with open_toolbox(uri) as tools:
-            rows: list[dict[str, Any]]
-            rows, states, logs = await asyncio.gather(
-                bookie_rows(tools), ledger_states(tools), _count_keys(tools, "log-names")
-            )
-            instance = tools.store.instance_id
-        count = {
-            standing: sum(row["standing"] == standing for row in rows)
-            for standing in ("up", "read-only", "down")
-        }
-        collection = collection_of(rows)
-        all_counted = sum(states.values()) < LEDGERS_COUNTED_MAX
-        facts = {
-            "cluster": uri,
-            "instance": instance,
-            "bookies": count,
-            "ledgers": states,
-            "all_counted": all_counted,
-            "logs": logs,
-            **collection,
-            "conditions": {row["id"]: row["conditions"] for row in rows if row["conditions"]},
-        }
-        ledgers = (
-            ", ".join(f"{number:,} {state.replace('_', ' ')}" for state, number in states.items()) or "none"
-        )
-        if not all_counted:
-            ledgers += f" (of the first {LEDGERS_COUNTED_MAX:,}; more are not counted)"
-        if DAMAGED in states:
-            ledgers += ": `quire ledger list` names the damaged records"
-        standing = ", ".join(f"{number} {name}" for name, number in count.items() if number) or "none"
-        lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}", f"Ledgers  {ledgers}"]
-        lines.append(f"Logs     {logs:,}")
-        if collection["orphans"]:
-            have = "has" if collection["orphans"] == 1 else "have"
-            kept = f"{counted(collection['orphans'], 'ledger')} on bookies {have} no record"
-            lines.append(f"Orphans  {kept}: `quire cluster orphans`")
-        lines += lines_of(rows)
-        if not count["up"]:
-            lines.append("No bookie is writable: start bookies (`quire up`, `quire bookie`).")
-        out.result(facts, "\n".join(lines))
-        return DAMAGED in states or _needy(rows)
-
-    _end(run(work()))
+    rows: list[dict[str, Any]]
+    rows, states, logs = await asyncio.gather(
+        bookie_rows(tools), ledger_states(tools), _count_keys(tools, "log-names")
+    )
+    count = {
+        standing: sum(row["standing"] == standing for row in rows) for standing in ("up", "read-only", "down")
+    }
+    collection = collection_of(rows)
+    all_counted = sum(states.values()) < LEDGERS_COUNTED_MAX
+    facts = {
+        "cluster": (uri := MEANT.get()),
+        "instance": (instance := tools.store.instance_id),
+        "bookies": count,
+        "ledgers": states,
+        "all_counted": all_counted,
+        "logs": logs,
+        **collection,
+        "conditions": {row["id"]: row["conditions"] for row in rows if row["conditions"]},
+    }
+    ledgers = ", ".join(f"{number:,} {state.replace('_', ' ')}" for state, number in states.items()) or "none"
+    if not all_counted:
+        ledgers += f" (of the first {LEDGERS_COUNTED_MAX:,}; more are not counted)"
+    if DAMAGED in states:
+        ledgers += ": `quire ledger list` names the damaged records"
+    standing = ", ".join(f"{number} {name}" for name, number in count.items() if number) or "none"
+    lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}", f"Ledgers  {ledgers}"]
+    lines.append(f"Logs     {logs:,}")
+    if collection["orphans"]:
+        have = "has" if collection["orphans"] == 1 else "have"
+        kept = f"{counted(collection['orphans'], 'ledger')} on bookies {have} no record"
+        lines.append(f"Orphans  {kept}: `quire cluster orphans`")
+    lines += lines_of(rows)
+    if not count["up"]:
+        lines.append("No bookie is writable: start bookies (`quire up`, `quire bookie`).")
+    out.result(facts, "\n".join(lines))
+    return EXIT_ATTENTION if DAMAGED in states or _needy(rows) else 0
 
 
 @app.command()
+@with_cluster
 def health(
-    cluster: ClusterOption = None,
+    uri: str,
+    out: Output,
     timeout: Annotated[
         float,
         typer.Option(
@@ -148,23 +129,16 @@ def health(
             help="How long the store and the bookies may take.",
         ),
     ] = 5.0,
-    as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Say in one line whether the cluster can be written to and all is well; for scripts and probes.
 
     Makes one small change in the metadata store, of a key of its own, to see whether it takes changes. Exit code 0: healthy.
     5: some bookie needs attention, but logs can be written. 1: the metadata store does not respond in time or refuses the
     change, or fewer bookies take entries than the 3 that a log has by default.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> int:
-        facts, text = await examine(uri, timeout)
-        out.result(facts, text)
-        return {"healthy": 0, "attention": EXIT_ATTENTION}.get(str(facts["health"]), EXIT_FAILED)
-
-    if code := run(work()):
-        raise typer.Exit(code)
+    facts, text = run(examine(uri, timeout))
+    out.result(facts, text)
+    return {"healthy": 0, "attention": EXIT_ATTENTION}.get(str(facts["health"]), EXIT_FAILED)
 
 
 async def examine(uri: str, timeout_s: float) -> tuple[dict[str, Any], str]:
@@ -227,12 +201,6 @@ async def refusal_of(store: MetadataStore) -> str:
 
 def _needy(rows: list[dict[str, Any]]) -> bool:
     return any(row["conditions"] for row in rows)
-
-
-def _end(alerts: bool) -> None:
-    """End the command with the exit code that scripts look at."""
-    if alerts:
-        raise typer.Exit(EXIT_ATTENTION)
 
 
 def collection_of(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from quire.cli.console.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.opening import with_tools
 from quire.cli.console.output import Output, counted
 
 if TYPE_CHECKING:
@@ -18,45 +18,39 @@ NAMED_MAX: Final = 5
 """Most of the ledgers that name it that are shown, and of the streams."""
 
 
-def forget(
+@with_tools
+async def forget(
+    tools: Toolbox,
+    out: Output,
     bookie_id: Annotated[
         str, typer.Argument(metavar="BOOKIE", help="Its id, as `quire cluster bookies` shows it.")
     ],
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Remove the cookie of a bookie that will not come back, so that nothing waits for it.
 
     Refused while it is registered, and while the record of a ledger or stream names it: its copies are to be made elsewhere first.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    from quire.core.errors import RefusedError
+    from quire.core.ids import BookieId
+    from quire.env.real import RealClock
+    from quire.metadata.repairs import RepairStore
 
-    async def work() -> None:
-        from quire.cli.console.toolbox import open_toolbox
-        from quire.core.errors import RefusedError
-        from quire.core.ids import BookieId
-        from quire.env.real import RealClock
-        from quire.metadata.repairs import RepairStore
-
-        async with open_toolbox(uri) as tools:
-            bookie = BookieId(bookie_id)
-            await _refuse_registered(tools, bookie)
-            cookie = await tools.registry.read_cookie(bookie)
-            if cookie is None:
-                raise RefusedError(
-                    f"there is no bookie of this name: {bookie}; `quire cluster bookies` lists them",
-                    bookie=bookie,
-                )
-            await _refuse_named(tools, bookie)
-            await _refuse_registered(tools, bookie)  # the look at all records may have taken long
-            await tools.registry.delete_cookie(bookie, cookie.version)
-            marks = RepairStore(tools.store, RealClock(), "quire bookie forget")
-            away = (await marks.away()).get(bookie)
-            if away is not None:
-                await marks.end_away(bookie, away)
-        out.result({"bookie": bookie_id, "forgotten": True}, f"Bookie {bookie_id} is forgotten.")
-
-    run(work())
+    bookie = BookieId(bookie_id)
+    await _refuse_registered(tools, bookie)
+    cookie = await tools.registry.read_cookie(bookie)
+    if cookie is None:
+        raise RefusedError(
+            f"there is no bookie of this name: {bookie}; `quire cluster bookies` lists them",
+            bookie=bookie,
+        )
+    await _refuse_named(tools, bookie)
+    await _refuse_registered(tools, bookie)  # the look at all records may have taken long
+    await tools.registry.delete_cookie(bookie, cookie.version)
+    marks = RepairStore(tools.store, RealClock(), "quire bookie forget")
+    away = (await marks.away()).get(bookie)
+    if away is not None:
+        await marks.end_away(bookie, away)
+    out.result({"bookie": bookie_id, "forgotten": True}, f"Bookie {bookie_id} is forgotten.")
 
 
 async def _refuse_registered(tools: Toolbox, bookie: BookieId) -> None:

@@ -12,7 +12,8 @@ import typer
 
 from quire.cli.cluster.bookie_rows import collector_of
 from quire.cli.console.asking import YesOption, confirm
-from quire.cli.console.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.opening import with_tools
+from quire.cli.console.options import MEANT
 from quire.cli.console.output import Output, counted
 from quire.core.errors import MisuseError
 from quire.env.numbers import number_of
@@ -28,7 +29,10 @@ WAIT_SECONDS_MAX = 180.0
 _UNKNOWN, _DUE = "unknown", "due"
 
 
-def orphans(
+@with_tools
+async def orphans(
+    tools: Toolbox,
+    out: Output,
     ids: Annotated[
         list[str] | None,
         typer.Argument(
@@ -37,15 +41,12 @@ def orphans(
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Let the bookies drop these ledgers.")] = False,
     yes: YesOption = False,
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List the ledgers that bookies keep although they have no record.
 
     A bookie drops a ledger only on a proof that it was deleted; these have none. They may be what a restored metadata
     store has forgotten: put the newer store back, and they are ledgers again. With --delete, a person decides.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
     wanted = _parse(ids or [])
     if bool(wanted) != delete:
         raise MisuseError(
@@ -53,52 +54,40 @@ def orphans(
             " give neither to list them"
         )
 
-    async def work() -> None:
-        from quire.cli.console.toolbox import open_toolbox
-
-        async with open_toolbox(uri) as tools:
-            found, silent = await kept_without_record(tools, out)
-            if delete:
-                await _delete(tools, out, wanted, found, silent, yes=yes)
-            else:
-                _show(out, found, silent)
-
-    run(work())
+    found, silent = await kept_without_record(tools, out)
+    if delete:
+        await _delete(tools, out, wanted, found, silent, yes=yes)
+    else:
+        _show(out, found, silent)
 
 
-def accept_store(
+@with_tools
+async def accept_store(
+    tools: Toolbox,
+    out: Output,
     yes: YesOption = False,
     wait: Annotated[bool, typer.Option(help="Wait until the bookies collect again.")] = True,
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Accept the metadata store as it is, so that bookies whose collectors have stopped delete again.
 
     They stop when the store is an older state or another one. First put the newest store back if there is one. What
     the accepted store has no record of stays on the bookies: see `quire cluster orphans`.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    from quire.metadata import accepting as library
 
-    async def work() -> None:
-        from quire.cli.console.toolbox import open_toolbox
-        from quire.metadata import accepting as library
-
-        async with open_toolbox(uri) as tools:
-            stopped = await library.stopped_collections(tools.store)
-            if any(not one.accepted for one in stopped):
-                found, silent = await kept_without_record(tools, out)
-                _lists(out, stopped, found, silent)
-                _ask("Accept this metadata store?", "accept-store changes what bookies may delete", yes=yes)
-            accepted = await library.accept_store(tools.store)
-            names = [str(one.bookie) for one in accepted]
-            going = await _collecting_again(tools, out, names) if wait else []
-        facts = {"accepted": uri, "bookies": names, "gone_on": going}
-        text = f"The metadata store is accepted: {', '.join(names)} collect deleted ledgers again"
-        behind = sorted(set(names) - set(going))
-        text += f" ({', '.join(behind)} with the next pass)." if behind else "."
-        out.result(facts, text)
-
-    run(work())
+    stopped = await library.stopped_collections(tools.store)
+    if any(not one.accepted for one in stopped):
+        found, silent = await kept_without_record(tools, out)
+        _lists(out, stopped, found, silent)
+        _ask("Accept this metadata store?", "accept-store changes what bookies may delete", yes=yes)
+    accepted = await library.accept_store(tools.store)
+    names = [str(one.bookie) for one in accepted]
+    going = await _collecting_again(tools, out, names) if wait else []
+    facts = {"accepted": MEANT.get(), "bookies": names, "gone_on": going}
+    text = f"The metadata store is accepted: {', '.join(names)} collect deleted ledgers again"
+    behind = sorted(set(names) - set(going))
+    text += f" ({', '.join(behind)} with the next pass)." if behind else "."
+    out.result(facts, text)
 
 
 async def kept_without_record(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from quire.cli.console.failures import EXIT_FAILED
-from quire.cli.console.options import TIMEOUT_MAX, ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.opening import with_tools
+from quire.cli.console.options import TIMEOUT_MAX
 from quire.cli.console.output import Output, counted, human_bytes
 from quire.core.errors import MisuseError, RefusedError
 
@@ -44,25 +45,24 @@ TimeoutOption = Annotated[
 ]
 
 
-def space(
-    bookie: BookieOption = None,
-    timeout: TimeoutOption = 60.0,
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@with_tools
+async def space(
+    tools: Toolbox, out: Output, bookie: BookieOption = None, timeout: TimeoutOption = 60.0
+) -> int:
     """Show what uses the bytes of a bookie's segment files, when they are freed, and what frees them sooner."""
     from quire.wire.native_info import SpaceTask
 
-    _ask(SpaceTask.MEASURE, bookie, timeout, cluster, as_json=as_json)
+    return await _ask(tools, out, SpaceTask.MEASURE, bookie, timeout)
 
 
-def collect(
+@with_tools
+async def collect(
+    tools: Toolbox,
+    out: Output,
     now: NowOption = False,
     bookie: BookieOption = None,
     timeout: TimeoutOption = 600.0,
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Let bookies make a pass of their collectors at once, and say what it freed.
 
     A pass drops deleted ledgers and over-replicated copies, and frees segments in which nothing lives.
@@ -70,16 +70,17 @@ def collect(
     from quire.wire.native_info import SpaceTask
 
     _need(now, "collect")
-    _ask(SpaceTask.COLLECT, bookie, timeout, cluster, as_json=as_json)
+    return await _ask(tools, out, SpaceTask.COLLECT, bookie, timeout)
 
 
-def compact(
+@with_tools
+async def compact(
+    tools: Toolbox,
+    out: Output,
     now: NowOption = False,
     bookie: BookieOption = None,
     timeout: TimeoutOption = 600.0,
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Let bookies make a pass and compact segments of which up to four fifths live, and say what it freed.
 
     By themselves bookies compact only when less than 30 % of the disk is free: what lives is written again.
@@ -87,7 +88,7 @@ def compact(
     from quire.wire.native_info import SpaceTask
 
     _need(now, "compact")
-    _ask(SpaceTask.COMPACT, bookie, timeout, cluster, as_json=as_json)
+    return await _ask(tools, out, SpaceTask.COMPACT, bookie, timeout)
 
 
 def _need(now: bool, command: str) -> None:
@@ -98,21 +99,12 @@ def _need(now: bool, command: str) -> None:
         )
 
 
-def _ask(task: SpaceTask, bookie: str | None, timeout: float, cluster: str | None, *, as_json: bool) -> None:
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> list[dict[str, Any]]:
-        from quire.cli.console.toolbox import open_toolbox
-
-        async with open_toolbox(uri) as tools:
-            wanted = await _wanted(tools, bookie)
-            rows = await asyncio.gather(*(_row(tools, one, task, int(timeout * 1000)) for one in wanted))
-        for row in rows:
-            out.result(row, "\n".join(_lines(row)))
-        return rows
-
-    if any(row["failure"] for row in run(work())):
-        raise typer.Exit(EXIT_FAILED)
+async def _ask(tools: Toolbox, out: Output, task: SpaceTask, bookie: str | None, timeout: float) -> int:
+    wanted = await _wanted(tools, bookie)
+    rows = await asyncio.gather(*(_row(tools, one, task, int(timeout * 1000)) for one in wanted))
+    for row in rows:
+        out.result(row, "\n".join(_lines(row)))
+    return EXIT_FAILED if any(row["failure"] for row in rows) else 0
 
 
 async def _wanted(tools: Toolbox, bookie: str | None) -> list[BookieId]:

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quire.cli.console.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.opening import with_client
+from quire.cli.console.options import MEANT
 from quire.cli.console.output import Output, counted, terminal_width
 from quire.cli.console.tables import draw_table
 
 if TYPE_CHECKING:
     from quire.cli.cluster.snapshot import Snapshot, Snapshots
+    from quire.log.client import QuireClient
 
 
-def top(
-    cluster: ClusterOption = None,
+@with_client()
+async def top(
+    client: QuireClient,
+    out: Output,
     interval: Annotated[
         float, typer.Option("--interval", min=0.1, metavar="SECONDS", help="How often to look.")
     ] = 2.0,
@@ -26,28 +30,22 @@ def top(
         int, typer.Option("--logs", min=0, metavar="N", help="Show this many logs, the busiest first.")
     ] = 20,
     once: Annotated[bool, typer.Option("--once", help="Look once, print, and end.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Watch bookies, logs and writers; Ctrl-C ends it.
 
     Rates are those since the last look; with --once there is none yet. Without a terminal the tables are printed one
     below the other, and --json prints one object per look.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    from quire.cli.cluster.snapshot import Snapshots
+    from quire.cli.console.toolbox import open_toolbox
 
-    async def work() -> None:
-        import quire
-        from quire.cli.cluster.snapshot import Snapshots
-        from quire.cli.console.toolbox import open_toolbox
-
-        async with open_toolbox(uri) as tools, quire.connect(uri) as client:
-            snapshots = Snapshots(tools, client, uri, logs_max)
-            if once or as_json or not sys.stdout.isatty():
-                await _print(out, snapshots, None if once else interval)
-            else:
-                await _draw(snapshots, interval)
-
-    run(work())
+    uri = MEANT.get()
+    async with open_toolbox(uri) as tools:
+        snapshots = Snapshots(tools, client, uri, logs_max)
+        if once or out.as_json or not sys.stdout.isatty():
+            await _print(out, snapshots, None if once else interval)
+        else:
+            await _draw(snapshots, interval)
 
 
 async def _print(out: Output, snapshots: Snapshots, interval: float | None) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -85,6 +86,11 @@ TombstonesOption = Annotated[
 ]
 TIMEOUT_MAX = 86_400.0
 """The longest time-out, in seconds."""
+EnsembleOption = Annotated[
+    int, typer.Option("--ensemble-size", "-E", help="How many bookies share the entries.")
+]
+WriteOption = Annotated[int, typer.Option("--write-quorum", "-w", help="How many bookies get each entry.")]
+AckOption = Annotated[int, typer.Option("--ack-quorum", "-a", help="How many must have it before it counts.")]
 MinPresentOption = Annotated[
     int | None,
     typer.Option(
@@ -94,6 +100,21 @@ MinPresentOption = Annotated[
         "bookies that are away [default: Qa].",
         show_default=False,
     ),
+]
+
+
+@dataclass(frozen=True)
+class Quorums:
+    """The quorums of a new ledger, or of a new log's ledgers, as `create` takes them."""
+
+    ensemble_size: EnsembleOption = 3
+    write_quorum: WriteOption = 3
+    ack_quorum: AckOption = 2
+    min_present: MinPresentOption = None
+
+
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Even if its bookies are lost and a writer cannot be stopped.")
 ]
 GUARANTEE = "write-quorum"
 GuaranteeOption = Annotated[
@@ -143,13 +164,15 @@ PasswordOption = Annotated[
         "--password-file",
         metavar="FILE",
         callback=password_of,
-        help="A file with one line, the ledger's password, readable by you alone; - asks for it. Without it "
-        "QUIRE_PASSWORD counts; no password by default.",
+        help="A file with one line, the password of the ledger (of a log: of its ledgers), readable by you alone; - asks "
+        "for it. Without it QUIRE_PASSWORD counts; no password by default.",
         show_default=False,
     ),
 ]
 
 
+FRAMES: ContextVar[int | None] = ContextVar("FRAMES", default=None)
+"""The limit of frames of the command that runs; None: the default one."""
 MEANT: ContextVar[str] = ContextVar("MEANT", default="")
 """The URI of the cluster of the command that runs; "" before it was looked up."""
 

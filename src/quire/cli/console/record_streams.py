@@ -11,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeVar
 
+from quire.cli.console.options import FRAMES
 from quire.core.errors import MisuseError, RefusedError
 
 if TYPE_CHECKING:
@@ -33,15 +34,12 @@ class BadInputError(RefusedError):
 _LENGTH: Final = struct.Struct(">I")
 
 
-def read_records(
-    paths: Sequence[Path], *, delimited: bool, frame_bytes_max: int | None = None, command: str = ""
-) -> Iterator[bytes]:
+def read_records(paths: Sequence[Path], *, delimited: bool, command: str = "") -> Iterator[bytes]:
     """Every record of the files in order, or of stdin without files (or for `-`).
 
     Args:
         paths: what to read; each is opened when its turn comes, but looked for at once.
         delimited: length-delimited records instead of lines.
-        frame_bytes_max: the longest frame; records may be as long.
         command: as of `look_for`.
 
     Raises:
@@ -49,7 +47,7 @@ def read_records(
         BadInputError: while it is read: a record is too long, or the last one is cut short.
     """
     look_for(paths, command)
-    return split_inputs(paths, read_delimited if delimited else read_lines, bytes_max_of(frame_bytes_max))
+    return split_inputs(paths, read_delimited if delimited else read_lines, longest_record())
 
 
 class InputRecord(NamedTuple):
@@ -92,9 +90,9 @@ def look_for(paths: Sequence[Path], command: str = "") -> None:
         raise MisuseError(text, path=words[0]) from error
 
 
-def bytes_max_of(frame_bytes_max: int | None) -> int:
-    """The longest record that is read, for a limit of frames."""
-    return max(RECORD_BYTES_MAX, frame_bytes_max or 0)
+def longest_record() -> int:
+    """The longest record that is read, by the command's limit of frames."""
+    return max(RECORD_BYTES_MAX, FRAMES.get() or 0)
 
 
 def split_inputs(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quire.cli.console.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.opening import with_tools
 from quire.cli.console.output import Output, human_bytes
 
 if TYPE_CHECKING:
@@ -28,63 +28,50 @@ LISTED_MAX = 100
 LedgerArgument = Annotated[int, typer.Argument(metavar="LEDGER", help="The ledger's id.", min=0)]
 
 
-def list_ledgers(
+@with_tools
+async def list_ledgers(
+    tools: Toolbox,
+    out: Output,
     after: Annotated[int | None, typer.Option(help="Only ledgers with greater ids.")] = None,
     limit: Annotated[int, typer.Option(help="Most ledgers to list.", min=1)] = 1000,
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List ledgers in the order of their ids."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    from quire.core.errors import CorruptMetadataError
 
-    async def work() -> None:
-        from quire.cli.console.toolbox import open_toolbox
-        from quire.core.errors import CorruptMetadataError
-
-        rows: list[dict[str, object]] = []
-        async with open_toolbox(uri) as tools:
-            async for ledger_id, record in every_ledger(tools, after, limit):
-                if isinstance(record, CorruptMetadataError):
-                    out.note(record.message)
-                    rows.append({"ledger_id": ledger_id, "state": DAMAGED})
-                else:
-                    rows.append(facts_of(record))
-        columns = ("ledger_id", "state", "quorums", "fragments", "last_entry", "length", "digest")
-        count = out.rows("", columns, rows)
-        if not count:
-            out.note("No ledgers.")
-        elif count == limit:
-            out.note(f"More may follow: --after {rows[-1]['ledger_id']}.")
-
-    run(work())
+    rows: list[dict[str, object]] = []
+    async for ledger_id, record in every_ledger(tools, after, limit):
+        if isinstance(record, CorruptMetadataError):
+            out.note(record.message)
+            rows.append({"ledger_id": ledger_id, "state": DAMAGED})
+        else:
+            rows.append(facts_of(record))
+    columns = ("ledger_id", "state", "quorums", "fragments", "last_entry", "length", "digest")
+    count = out.rows("", columns, rows)
+    if not count:
+        out.note("No ledgers.")
+    elif count == limit:
+        out.note(f"More may follow: --after {rows[-1]['ledger_id']}.")
 
 
-def show(ledger_id: LedgerArgument, cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+@with_tools
+async def show(tools: Toolbox, out: Output, ledger_id: LedgerArgument) -> None:
     """Draw a ledger: its fragments, its quorums and its state, and what each bookie says that it holds.
 
     Bookies list the entries that they hold; what one lacks is shown, and whether the record calls it a hole.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    from quire.client.access import LedgerAccess
+    from quire.client.reading.lac_read import newest_lac
+    from quire.client.repairing.inspection import held_stripes
+    from quire.core.ledger.metadata import LedgerState
 
-    async def work() -> None:
-        from quire.cli.console.toolbox import open_toolbox
-        from quire.client.access import LedgerAccess
-        from quire.client.reading.lac_read import newest_lac
-        from quire.client.repairing.inspection import held_stripes
-        from quire.core.ledger.metadata import LedgerState
-
-        async with open_toolbox(uri) as tools:
-            record, notes, version = await tools.records.ledgers.read_with_notes(ledger_id)
-            standing = await standing_of(tools)
-            lac = None
-            if record.state is not LedgerState.CLOSED:
-                access = LedgerAccess.of(record)
-                lac = await newest_lac(record, access, tools.bookies, timeout_ms=ANSWER_MS)
-            held = await held_stripes(record, notes, lac, tools.bookies, timeout_ms=ANSWER_MS)
-        facts = facts_of(record) | shown_facts(record, version, standing, held)
-        out.result(facts, "\n".join([*drawing(record, standing), "", *holdings(held)]))
-
-    run(work())
+    record, notes, version = await tools.records.ledgers.read_with_notes(ledger_id)
+    standing = await standing_of(tools)
+    lac = None
+    if record.state is not LedgerState.CLOSED:
+        lac = await newest_lac(record, LedgerAccess.of(record), tools.bookies, timeout_ms=ANSWER_MS)
+    held = await held_stripes(record, notes, lac, tools.bookies, timeout_ms=ANSWER_MS)
+    facts = facts_of(record) | shown_facts(record, version, standing, held)
+    out.result(facts, "\n".join([*drawing(record, standing), "", *holdings(held)]))
 
 
 async def every_ledger(

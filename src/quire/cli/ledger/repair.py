@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
-from quire.cli.console.options import ClusterOption, JsonOption, cluster_uri, password_of, run
+from quire.cli.console.opening import with_client
+from quire.cli.console.options import password_of
 from quire.cli.console.output import Output, counted
+from quire.cli.ledger.ledger_show import LedgerArgument
 from quire.cli.ledger.repair_show import (
     MB,
     RATE_MAX,
@@ -27,16 +30,15 @@ from quire.core.errors import MisuseError, RefusedError
 from quire.env.numbers import number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from quire.autorecovery.repair import ClusterRepair, RepairTotals
-    from quire.client.client import Client
     from quire.core.repair.effects import Loss
     from quire.core.repair.under_replication import UnderReplicatedLedger
+    from quire.log.client import QuireClient
 
 _TICK_S: Final = 0.2
 
-LedgerArgument = Annotated[int, typer.Argument(metavar="LEDGER", help="The ledger's id.", min=0)]
 BookieOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -91,146 +93,116 @@ RepairPasswordOption = Annotated[
 ]
 
 
-def repair_ledger(
+@dataclass(frozen=True)
+class RepairOptions:
+    """How one ledger or stream is repaired."""
+
+    bookie: BookieOption = None
+    dry_run: DryRunOption = False
+    accept_loss: AcceptLossOption = None
+
+
+@with_client()
+async def repair_ledger(
+    client: QuireClient,
+    out: Output,
     ledger_id: LedgerArgument,
-    bookie: BookieOption = None,
-    dry_run: DryRunOption = False,
-    accept_loss: AcceptLossOption = None,
-    cluster: ClusterOption = None,
+    how: RepairOptions,
     password: RepairPasswordOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Put the missing copies of one ledger back: replace lost bookies, fill holes, end limbo.
 
     A fragment that its writer may still change is left alone. Exit code 1: something is left that another repair may
     restore. 5: all is done that can be, and entries are lost or only lost bookies have them.
     """
-
-    async def found(_: Client) -> int:
-        return ledger_id
-
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    repair_one(uri, out, found, bookie or (), dry_run=dry_run, accept_loss=accept_loss, password=password)
+    return await repair_one(client, out, ledger_id, how, password)
 
 
-def repair_one(
-    uri: str | None,
-    out: Output,
-    find: Callable[[Client], Awaitable[int]],
-    bookie: Sequence[str],
-    *,
-    dry_run: bool,
-    accept_loss: Path | None,
-    password: str | None,
-) -> None:
-    """Repair one ledger or stream, and end with the exit code of that.
+async def repair_one(
+    client: QuireClient, out: Output, ledger_id: int, how: RepairOptions, password: str | None = None
+) -> int:
+    """Repair one ledger or stream; returns the exit code.
 
     Args:
-        uri: the cluster.
+        client: the cluster.
         out: prints.
-        find: finds its id.
-        bookie: those that are permanently lost.
-        dry_run: only show the plan.
-        accept_loss: the file that names entries whose loss is accepted.
+        ledger_id: its id.
+        how: the options.
         password: of a ledger whose record stores none.
     """
-    accepted = None if accept_loss is None else _accepted_ranges(accept_loss)
+    from quire.autorecovery.repair import ClusterRepair, checked_lost
 
-    async def work() -> int:
-        import quire
-        from quire.autorecovery.repair import ClusterRepair, checked_lost
-
-        async with quire.connect(uri) as client:
-            ledger_id = await find(client)
-            lost = await checked_lost(client, bookie)
-            key = None if password is None else password.encode()
-            looking = ClusterRepair(client, lost=lost, password=key)
-            found = await looking.look([ledger_id])
-            for error in found.blocked.values():
-                raise error
-            lacking = found.ledgers.get(ledger_id)
-            if dry_run or lacking is None:
-                return show_plan_of_one(out, ledger_id, lacking)
-            word = None if accepted is None else _word_of(client, lacking, accepted)
-            repair = ClusterRepair(client, lost=lost, password=key, accepted=word)
-            with out.progress(f"repairing ledger {ledger_id}", None, "bytes") as progress:
-                totals = await _watched(repair, [lacking], progress)
-        for error in totals.failed.values():
-            raise error
-        return show_end(out, ledger_id, totals)
-
-    _end(run(work()))
+    accepted = None if how.accept_loss is None else _accepted_ranges(how.accept_loss)
+    lost = await checked_lost(client, how.bookie or ())
+    key = None if password is None else password.encode()
+    found = await ClusterRepair(client, lost=lost, password=key).look([ledger_id])
+    for error in found.blocked.values():
+        raise error
+    lacking = found.ledgers.get(ledger_id)
+    if how.dry_run or lacking is None:
+        return show_plan_of_one(out, ledger_id, lacking)
+    word = None if accepted is None else _word_of(client, lacking, accepted)
+    repair = ClusterRepair(client, lost=lost, password=key, accepted=word)
+    with out.progress(f"repairing ledger {ledger_id}", None, "bytes") as progress:
+        totals = await _watched(repair, [lacking], progress)
+    for error in totals.failed.values():
+        raise error
+    return show_end(out, ledger_id, totals)
 
 
-def repair_cluster(
+@with_client()
+async def repair_cluster(
+    client: QuireClient,
+    out: Output,
     bookie: BookieOption = None,
     dry_run: DryRunOption = False,
     rate: RateOption = None,
-    cluster: ClusterOption = None,
     password: RepairPasswordOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Put the missing copies of all ledgers back, after a plan of what is to be copied.
 
     A ledger that cannot be repaired does not hold up the others; each is named with its reason. Exit code 1: something is
     left that another repair may restore. 5: all is done that can be, and entries are lost or only lost bookies
     have them.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    from quire.autorecovery.repair import ClusterRepair, checked_lost
 
-    async def work() -> int:
-        import quire
-        from quire.autorecovery.repair import ClusterRepair, checked_lost
-
-        async with quire.connect(uri) as client:
-            repair = ClusterRepair(
-                client,
-                lost=await checked_lost(client, bookie or ()),
-                bytes_per_s=None if rate is None else int(rate * MB),
-                password=None if password is None else password.encode(),
-            )
-            with out.progress("looking at ledgers", None, "ledgers") as progress:
-                found = await repair.look(seen=lambda _: progress.advance(1))
-            show_plan(out, found, rate)
-            if dry_run:
-                return EXIT_FAILED if found.blocked else 0
-            with out.progress("copying", found.bytes or None, "bytes") as progress:
-                totals = await _watched(repair, found.to_repair, progress)
-        return show_totals(out, found, totals)
-
-    _end(run(work()))
+    repair = ClusterRepair(
+        client,
+        lost=await checked_lost(client, bookie or ()),
+        bytes_per_s=None if rate is None else int(rate * MB),
+        password=None if password is None else password.encode(),
+    )
+    with out.progress("looking at ledgers", None, "ledgers") as progress:
+        found = await repair.look(seen=lambda _: progress.advance(1))
+    show_plan(out, found, rate)
+    if dry_run:
+        return EXIT_FAILED if found.blocked else 0
+    with out.progress("copying", found.bytes or None, "bytes") as progress:
+        totals = await _watched(repair, found.to_repair, progress)
+    return show_totals(out, found, totals)
 
 
-def under_replication(
-    cluster: ClusterOption = None, password: RepairPasswordOption = None, as_json: JsonOption = False
-) -> None:
+@with_client()
+async def under_replication(client: QuireClient, out: Output, password: RepairPasswordOption = None) -> int:
     """Count the copies that are missing in the cluster, by reason and by how many copies are left, and what each needs.
 
     Bookies that are not registered count as lost. Exit code 5: copies are missing. 1: a ledger cannot be looked at.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    from quire.autorecovery.repair import ClusterRepair
 
-    async def work() -> int:
-        import quire
-        from quire.autorecovery.repair import ClusterRepair
-
-        async with quire.connect(uri) as client:
-            away = await client.bookies.away()
-            looking = ClusterRepair(
-                client, lost=away, password=None if password is None else password.encode()
-            )
-            with out.progress("looking at ledgers", None, "ledgers") as progress:
-                found = await looking.look(seen=lambda _: progress.advance(1))
-        rows = under_replication_rows(found)
-        columns = ("reason", "copies_left", "entries", "size", "ledgers", "needs")
-        if rows or as_json:
-            out.rows("", columns, rows if as_json else [shown(row) for row in rows])
-        else:
-            out.note(f"No copy is missing: {counted(found.looked_at, 'ledger')} looked at.")
-        note_blocked(out, found)
-        return EXIT_FAILED if found.blocked else EXIT_ATTENTION if rows else 0
-
-    _end(run(work()))
+    key = None if password is None else password.encode()
+    looking = ClusterRepair(client, lost=await client.bookies.away(), password=key)
+    with out.progress("looking at ledgers", None, "ledgers") as progress:
+        found = await looking.look(seen=lambda _: progress.advance(1))
+    rows = under_replication_rows(found)
+    columns = ("reason", "copies_left", "entries", "size", "ledgers", "needs")
+    if rows or out.as_json:
+        out.rows("", columns, rows if out.as_json else [shown(row) for row in rows])
+    else:
+        out.note(f"No copy is missing: {counted(found.looked_at, 'ledger')} looked at.")
+    note_blocked(out, found)
+    return EXIT_FAILED if found.blocked else EXIT_ATTENTION if rows else 0
 
 
 async def _watched(
@@ -250,11 +222,6 @@ async def _watched(
         return await repair.run(ledgers)
     finally:
         showing.cancel()
-
-
-def _end(code: int) -> None:
-    if code:
-        raise typer.Exit(code)
 
 
 # --- accepted losses --------------------------------------------------------------------------------------------------
@@ -289,7 +256,7 @@ def _accepted_ranges(file: Path) -> dict[int, list[tuple[int, int]]]:
 
 
 def _word_of(
-    client: Client, lacking: UnderReplicatedLedger, accepted: dict[int, list[tuple[int, int]]]
+    client: QuireClient, lacking: UnderReplicatedLedger, accepted: dict[int, list[tuple[int, int]]]
 ) -> Loss:
     """The acceptance of a ledger's loss.
 

@@ -8,34 +8,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quire.cli.console.asking import YesOption, confirm
-from quire.cli.console.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
+from quire.cli.console.opening import sure, with_client
+from quire.cli.console.options import AckOption, EnsembleOption, ForceOption, PasswordOption, WriteOption
 from quire.cli.console.output import Output, human_bytes, rate_text
 from quire.cli.ledger.ledger import (
-    AckOption,
     DelimitedOption,
     DigestOption,
-    EnsembleOption,
+    EntryOptions,
     FilesArgument,
     FirstOption,
-    LastOption,
-    WriteOption,
-    check_range,
+    IgnoreLacOption,
     print_range,
     print_tail,
 )
 from quire.cli.ledger.ledger_show import facts_of, fragments_of
-from quire.cli.ledger.repair import AcceptLossOption, BookieOption, DryRunOption, repair_one
+from quire.cli.ledger.repair import RepairOptions, repair_one
 from quire.cli.ledger.verify import facts_of as verified_facts
 from quire.cli.ledger.verify import findings
 
 if TYPE_CHECKING:
     import asyncio
 
-    from quire.client.client import Client
     from quire.client.writing.writer import LedgerWriter
     from quire.core.ledger.metadata import LedgerMetadata
     from quire.core.ledger.terms import TermRange
+    from quire.log.client import QuireClient
 
 app = typer.Typer(
     help="Unbounded ledgers (streams): create, append, read, tail, list, show, verify, repair, close, delete, take-over."
@@ -45,21 +42,14 @@ TERMS_SHOWN = 40
 """Most terms that are drawn, the last ones; JSON has all."""
 
 NameArgument = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.")]
-IgnoreLacOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--ignore-lac",
-        metavar="BOOKIE",
-        help="Do not believe this bookie's last add confirmed, where a take-over says that it contradicts the "
-        "entries; may be repeated. Entries that no bookie holds are lost.",
-    ),
-]
 
 
 @app.command()
-def create(
+@with_client()
+async def create(
+    client: QuireClient,
+    out: Output,
     name: NameArgument,
-    cluster: ClusterOption = None,
     ensemble_size: EnsembleOption = 3,
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
@@ -73,22 +63,13 @@ def create(
         ),
     ] = "identifiers",
     password: PasswordOption = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Create an empty stream, which has no writer yet."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri) as client:
-            record = await client.unbounded_ledger(name, password.encode(), mode=mode).create(
-                ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, digest=digest
-            )
-        facts = {"stream": name, "ledger_id": record.ledger_id, "mode": mode, "created": True}
-        out.result(facts, f"Stream {name} is created (ledger {record.ledger_id}).")
-
-    run(work())
+    record = await client.unbounded_ledger(name, password.encode(), mode=mode).create(
+        ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, digest=digest
+    )
+    facts = {"stream": name, "ledger_id": record.ledger_id, "mode": mode, "created": True}
+    out.result(facts, f"Stream {name} is created (ledger {record.ledger_id}).")
 
 
 class AcknowledgedEntries:
@@ -132,7 +113,10 @@ class AcknowledgedEntries:
 
 
 @app.command()
-def append(
+@with_client()
+async def append(
+    client: QuireClient,
+    out: Output,
     name: NameArgument,
     files: FilesArgument = None,
     delimited: DelimitedOption = False,
@@ -140,10 +124,7 @@ def append(
         bool,
         typer.Option("--elect", help="First wait until the stream's election says that this command writes."),
     ] = False,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Append each line (or length-delimited record) of the input to a stream as an entry.
 
@@ -159,21 +140,13 @@ def append(
         telling_how_far,
     )
     from quire.cli.console.record_streams import read_records
+    from quire.metadata.election import Election
 
-    command = f"quire stream append {quote(name)}"
-    records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max, command=command)
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    records = read_records(files or [], delimited=delimited, command=f"quire stream append {quote(name)}")
     tally, what = AppendTally(), f"stream {name}"
     progress = TerminalInputProgress(what, None, "entries") if is_typed_by_hand(files) else out.progress(what)
-
-    async def work() -> None:
-        import quire
-        from quire.metadata.election import Election
-
-        async with (
-            quire.connect(uri, frame_bytes_max=frame_bytes_max) as client,
-            contextlib.AsyncExitStack() as stack,
-        ):
+    with telling_how_far(tally, out, "entries", "entry", stream=name):
+        async with contextlib.AsyncExitStack() as stack:
             stream = client.unbounded_ledger(name, password.encode())
             await stream.show()  # without the stream nothing is read
             election = Election(client.store, f"streams/{name}", "quire stream append") if elect else None
@@ -186,94 +159,63 @@ def append(
 
             stack.enter_context(progress)
             await append_all(open_writer, records, progress, tally)
-
-    with telling_how_far(tally, out, "entries", "entry", stream=name):
-        run(work())
-    if not as_json:
-        rate = rate_text(tally.confirmed, progress.seconds, "entries")
-        where = "" if tally.last is None else f", at entries {tally.first:,}..{tally.last:,}"
-        counted = f"{tally.confirmed:,} {'entry' if tally.confirmed == 1 else 'entries'}"
-        text = f"Stream {name}: {counted}, {human_bytes(tally.bytes)}{where}{rate}."
-        out.result({}, text)
+    rate = rate_text(tally.confirmed, progress.seconds, "entries")
+    where = "" if tally.last is None else f", at entries {tally.first:,}..{tally.last:,}"
+    counted = f"{tally.confirmed:,} {'entry' if tally.confirmed == 1 else 'entries'}"
+    out.lines([f"Stream {name}: {counted}, {human_bytes(tally.bytes)}{where}{rate}."])
 
 
 @app.command()
-def read(
+@with_client()
+async def read(
+    client: QuireClient,
+    out: Output,
     name: NameArgument,
-    first: FirstOption = 0,
-    last: LastOption = None,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
+    entries: EntryOptions,
     password: PasswordOption = "",
     delimited: DelimitedOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Print entries: each payload and a line feed, or length-delimited, or one JSON object per line.
 
     A first entry beyond the end is refused (exit code 1); a last entry that is not there is where the entries end. Where
     terms only fence, --json also says which ids are no-ops: there a take-over ended.
     """
-    check_range(first, last)
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            reader = await client.unbounded_ledger(name, password.encode()).open_reader()
-            await print_range(out, reader, first, last, delimited=delimited)
-
-    run(work())
+    reader = await client.unbounded_ledger(name, password.encode()).open_reader()
+    await print_range(out, reader, entries, delimited=delimited)
 
 
 @app.command()
-def tail(
+@with_client()
+async def tail(
+    client: QuireClient,
+    out: Output,
     name: NameArgument,
     first: FirstOption = 0,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
     delimited: DelimitedOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Print entries of all writers as they are confirmed, until the stream is closed for good or Ctrl-C.
 
     A first entry beyond the end is refused (exit code 1).
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            reader = await client.unbounded_ledger(name, password.encode()).open_reader()
-            await print_tail(out, reader, first, delimited=delimited)
-
-    run(work())
+    reader = await client.unbounded_ledger(name, password.encode()).open_reader()
+    await print_tail(out, reader, first, delimited=delimited)
 
 
 @app.command("list")
-def list_streams(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+@with_client()
+async def list_streams(client: QuireClient, out: Output) -> None:
     """List streams in the order of their names."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    from quire.core.errors import NoSuchStreamError
 
-    async def work() -> None:
-        import quire
-        from quire.core.errors import NoSuchStreamError
-
-        async with quire.connect(uri) as client:
-            rows, store = [], client.records.streams
-            async for name in client.unbounded_ledgers():
-                try:
-                    record, _ = await store.read(await store.find(name))
-                except NoSuchStreamError:
-                    continue  # deleted since it was listed
-                rows.append(stream_facts(name, record))
-        columns = ("stream", "ledger_id", "state", "term", "terms", "quorums", "fragments", "digest")
-        if not out.rows("", columns, rows):
-            out.note("No streams.")
-
-    run(work())
+    rows, store = [], client.records.streams
+    async for name in client.unbounded_ledgers():
+        with contextlib.suppress(NoSuchStreamError):  # deleted since it was listed
+            record, _ = await store.read(await store.find(name))
+            rows.append(stream_facts(name, record))
+    columns = ("stream", "ledger_id", "state", "term", "terms", "quorums", "fragments", "digest")
+    if not out.rows("", columns, rows):
+        out.note("No streams.")
 
 
 def stream_facts(name: str, record: LedgerMetadata) -> dict[str, object]:
@@ -289,47 +231,33 @@ def stream_facts(name: str, record: LedgerMetadata) -> dict[str, object]:
 
 
 @app.command()
-def show(
-    name: NameArgument,
-    cluster: ClusterOption = None,
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
+@with_client()
+async def show(client: QuireClient, out: Output, name: NameArgument, password: PasswordOption = "") -> None:
     """Show a stream: its state, its last confirmed entry, which entries each term wrote, and its bookies.
 
     Of a stream whose terms only fence, also for which bookies a take-over that does not end waits.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri) as client:
-            stream = client.unbounded_ledger(name, password.encode())
-            reader, awaited = await stream.open_reader(), await stream.waits_for()
-            known = await client.available_bookies()
-        standing = {str(one.bookie_id): "up" if one.writable else "read-only" for one in known}
-        record, last = reader.metadata, reader.last_add_confirmed
-        ranges = [
+    stream = client.unbounded_ledger(name, password.encode())
+    reader, awaited = await stream.open_reader(), await stream.waits_for()
+    known = await client.available_bookies()
+    standing = {str(one.bookie_id): "up" if one.writable else "read-only" for one in known}
+    record, last = reader.metadata, reader.last_add_confirmed
+    facts = stream_facts(name, record) | {
+        "last_add_confirmed": last,
+        "silent": list(reader.silent),
+        "waits_for": dict(awaited),
+        "ranges": [
             {"term": each.term, "first_entry": each.first_entry, "last_entry": end}
             for each, end in terms_of(record, last)
-        ]
-        fragments = [
+        ],
+        "ensembles": [
             {"first_entry": each.first, "last_entry": each.last, "bookies": list(each.ensemble)}
             for each in fragments_of(record)
-        ]
-        facts = stream_facts(name, record) | {
-            "last_add_confirmed": last,
-            "silent": list(reader.silent),
-            "waits_for": dict(awaited),
-            "ranges": ranges,
-            "ensembles": fragments,
-        }
-        lines = picture(name, record, last, standing)
-        lines += [f"Its take-over waits for {bookie}: {why}." for bookie, why in awaited.items()]
-        out.result(facts, "\n".join(lines))
-
-    run(work())
+        ],
+    }
+    lines = picture(name, record, last, standing)
+    lines += [f"Its take-over waits for {bookie}: {why}." for bookie, why in awaited.items()]
+    out.result(facts, "\n".join(lines))
 
 
 def terms_of(record: LedgerMetadata, last: int) -> list[tuple[TermRange, int]]:
@@ -358,129 +286,69 @@ def picture(name: str, record: LedgerMetadata, last: int, standing: dict[str, st
 
 
 @app.command()
-def verify(
-    name: NameArgument,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
+@with_client()
+async def verify(client: QuireClient, out: Output, name: NameArgument, password: PasswordOption = "") -> bool:
     """Read every copy of every confirmed entry of a stream from every bookie, check the digests, compare the copies.
 
-    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Entries that an earlier term
+    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. EntryOptions that an earlier term
     left on a bookie, and that readers do not see, do not count.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> bool:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            report = await client.unbounded_ledger(name, password.encode()).verify()
-        out.result({"stream": name, **verified_facts(report)}, "\n".join(findings(report)))
-        return bool(report.complete)
-
-    if not run(work()):
-        raise typer.Exit(1)
+    report = await client.unbounded_ledger(name, password.encode()).verify()
+    out.result({"stream": name, **verified_facts(report)}, "\n".join(findings(report)))
+    return not report.complete
 
 
 @app.command()
-def repair(
-    name: NameArgument,
-    bookie: BookieOption = None,
-    dry_run: DryRunOption = False,
-    accept_loss: AcceptLossOption = None,
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@with_client()
+async def repair(client: QuireClient, out: Output, name: NameArgument, how: RepairOptions) -> int:
     """Put the missing copies of a stream back: replace lost bookies, fill holes, end limbo.
 
     The fragment that its writer may still change is left alone: its next append takes out a bookie that is
     lost. Exit codes as of `quire ledger repair`.
     """
-
-    async def found(client: Client) -> int:
-        return await client.records.streams.find(name)
-
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    repair_one(uri, out, found, bookie or (), dry_run=dry_run, accept_loss=accept_loss, password=None)
+    return await repair_one(client, out, await client.records.streams.find(name), how)
 
 
 @app.command("take-over")
-def take_over(
+@with_client()
+async def take_over(
+    client: QuireClient,
+    out: Output,
     name: NameArgument,
     ignore_lac: IgnoreLacOption = None,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Take a stream over and leave it open: its writer, if there is one, can confirm nothing more.
 
     Afterwards it is known what became of the entries that its last writer did not see confirmed.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            stream = client.unbounded_ledger(name, password.encode())
-            writer = await stream.open_writer(ignored_lacs=ignore_lac or ())
-            await writer.release()
-        last = writer.last_add_confirmed
-        facts = {"stream": name, "term": writer.term, "last_entry": last, "length": writer.length}
-        out.result(facts, f"Stream {name} is taken over in term {writer.term}; its last entry is {last:,}.")
-
-    run(work())
+    stream = client.unbounded_ledger(name, password.encode())
+    writer = await stream.open_writer(ignored_lacs=ignore_lac or ())
+    await writer.release()
+    last = writer.last_add_confirmed
+    facts = {"stream": name, "term": writer.term, "last_entry": last, "length": writer.length}
+    out.result(facts, f"Stream {name} is taken over in term {writer.term}; its last entry is {last:,}.")
 
 
 @app.command()
-def close(
-    name: NameArgument,
-    yes: YesOption = False,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
-    password: PasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
+@with_client(sure("Close stream {name} for good?", "Closing stream {name} cannot be undone"))
+async def close(client: QuireClient, out: Output, name: NameArgument, password: PasswordOption = "") -> None:
     """Take a stream over and close it for good: it takes no entry any more, and its tails end."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    confirm(f"Close stream {name} for good?", f"Closing stream {name} cannot be undone", yes=yes)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            record = await client.unbounded_ledger(name, password.encode()).close()
-        facts = {"stream": name, "last_entry": record.last_entry, "length": record.length}
-        size = human_bytes(record.length)
-        out.result(facts, f"Stream {name} is closed for good at entry {record.last_entry:,}, {size}.")
-
-    run(work())
+    record = await client.unbounded_ledger(name, password.encode()).close()
+    facts = {"stream": name, "last_entry": record.last_entry, "length": record.length}
+    size = human_bytes(record.length)
+    out.result(facts, f"Stream {name} is closed for good at entry {record.last_entry:,}, {size}.")
 
 
 @app.command()
-def delete(
+@with_client(sure("Delete stream {name} for ever?", "Deleting stream {name} cannot be undone"))
+async def delete(
+    client: QuireClient,
+    out: Output,
     name: NameArgument,
-    yes: YesOption = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Even if its bookies are lost and a writer cannot be stopped.")
-    ] = False,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
+    force: ForceOption = False,
     password: PasswordOption = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Stop a stream's writer and delete it for ever; its bookies free the space a little later."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    confirm(f"Delete stream {name} for ever?", f"Deleting stream {name} cannot be undone", yes=yes)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            await client.unbounded_ledger(name, password.encode()).delete(fence=not force)
-        out.result({"stream": name, "deleted": True}, f"Stream {name} is deleted.")
-
-    run(work())
+    await client.unbounded_ledger(name, password.encode()).delete(fence=not force)
+    out.result({"stream": name, "deleted": True}, f"Stream {name} is deleted.")

@@ -7,22 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from quire.cli.console.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
+from quire.cli.console.opening import with_client
+from quire.cli.console.options import PasswordOption
 from quire.cli.console.output import Output, counted
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine
 
-    from quire.client.client import Client
     from quire.client.repairing.copies import LedgerReport
+    from quire.log.client import QuireClient
 
 AT_ONCE: Final = 8
 """Most ledgers that are read at the same time."""
 _KINDS: Final = {"ledger_id": "Ledger", "stream": "Stream"}
 
 
-def verify(
+@with_client()
+async def verify(
+    client: QuireClient,
+    out: Output,
     ledger_id: Annotated[
         int | None,
         typer.Argument(metavar="[LEDGER]", help="The ledger's id.", min=0, show_default=False),
@@ -30,36 +34,24 @@ def verify(
     every: Annotated[
         bool, typer.Option("--all", help="Verify all ledgers and streams of the cluster.")
     ] = False,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
+) -> bool:
     """Read every copy of every entry from every bookie, check the digests, compare the copies.
 
     Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Holes that the
     ledger's record has are listed too, and whether they are filled by now. With --all it lists the ledgers that are not
     complete, and fails if one of them is closed, or cannot be read; streams are among them.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
     if every == (ledger_id is not None):
         raise MisuseError("name one ledger, or give --all to verify every ledger of the cluster")
-
-    async def work() -> bool:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            if ledger_id is None:
-                return await verify_all(client, out)
-            report = await client.verify_ledger(ledger_id, password.encode())
-        out.result(facts_of(report), "\n".join(findings(report)))
-        return bool(report.complete)
-
-    if not run(work()):
-        raise typer.Exit(1)
+    if ledger_id is None:
+        return not await verify_all(client, out)
+    report = await client.verify_ledger(ledger_id, password.encode())
+    out.result(facts_of(report), "\n".join(findings(report)))
+    return not report.complete
 
 
-async def verify_all(client: Client, out: Output) -> bool:
+async def verify_all(client: QuireClient, out: Output) -> bool:
     """Verify every ledger and stream and print those that are not complete; whether all closed ones are complete and readable."""
     from quire.core.errors import NoSuchLedgerError, NoSuchStreamError, QuireError
 

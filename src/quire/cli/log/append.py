@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -16,15 +17,8 @@ from quire.cli.console.feed import (
     is_typed_by_hand,
     telling_how_far,
 )
-from quire.cli.console.options import (
-    GUARANTEE,
-    ClusterOption,
-    FrameOption,
-    GuaranteeOption,
-    JsonOption,
-    cluster_uri,
-    run,
-)
+from quire.cli.console.opening import with_client
+from quire.cli.console.options import GUARANTEE, GuaranteeOption, PasswordOption
 from quire.cli.console.output import Output, human_bytes, rate_of, rate_text
 from quire.cli.log.formats import escaped
 from quire.cli.log.parameters import (
@@ -32,12 +26,11 @@ from quire.cli.log.parameters import (
     DelimitedOption,
     InFormOption,
     KeyDelimiterOption,
-    LogPasswordOption,
     NameArgument,
 )
 from quire.cli.log.ranges import time_of
 from quire.cli.log.record_lines import Added, Form, LogAppender, form_of, read_log_records
-from quire.cli.log.whose_writer import Agreement, EndsWriterOption, agree, check_agreed, standing_of
+from quire.cli.log.whose_writer import Agreement, ending_writer, standing_of
 from quire.core.errors import AlreadyExistsError, MisuseError, NoSuchLogError
 
 if TYPE_CHECKING:
@@ -47,54 +40,21 @@ if TYPE_CHECKING:
     from quire.cli.console.record_streams import InputRecord
     from quire.log.client import QuireClient
     from quire.log.config import LogConfig
-    from quire.log.writer import LogWriter
+    from quire.log.log import Log
 
 WaitOption = Annotated[
     bool, typer.Option("--wait", help="Wait until the log's writer has ended, instead of ending it.")
 ]
 
 
-def added_of(
-    form: Form,
-    key: str | None,
-    key_delimiter: str | None,
-    headers: list[str],
-    timestamp: str | None,
-    *,
-    empty_is_tombstone: bool,
-) -> Added:
-    """What options give to records.
+@dataclass(frozen=True)
+class RecordOptions:
+    """How records are written, and what they get that they do not have."""
 
-    Raises:
-        MisuseError: a header has no `=`, a delimiter is for lines only, or the time is none.
-    """
-    if key_delimiter is not None and form is not Form.LINES:
-        raise MisuseError(f"--key-delimiter is for lines; {form} records have their keys anyway.")
-    named: list[tuple[str, bytes | None]] = []
-    for header in headers:
-        name, equals, value = header.partition("=")
-        if not equals:
-            raise MisuseError(f"--header takes NAME=VALUE, not {header!r}.")
-        named.append((name, value.encode()))
-    return Added(
-        None if key is None else key.encode(),
-        tuple(named),
-        None if timestamp is None else time_of(timestamp, "--timestamp takes"),
-        None if key_delimiter is None else escaped(key_delimiter, "--key-delimiter"),
-        empty_is_tombstone,
-    )
-
-
-def append(
-    name: NameArgument,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="What to append; standard input without any."),
-    ] = None,
     key: Annotated[
         str | None, typer.Option("--key", "-k", help="The key of records without one.", show_default=False)
-    ] = None,
-    key_delimiter: KeyDelimiterOption = None,
+    ] = None
+    key_delimiter: KeyDelimiterOption = None
     headers: Annotated[
         list[str] | None,
         typer.Option(
@@ -103,7 +63,7 @@ def append(
             metavar="NAME=VALUE",
             help="A header of every record; may be repeated.",
         ),
-    ] = None,
+    ] = None
     timestamp: Annotated[
         str | None,
         typer.Option(
@@ -112,20 +72,73 @@ def append(
             "now [default: now].",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     empty_is_tombstone: Annotated[
         bool, typer.Option("--empty-is-tombstone", "-Z", help="An empty value becomes a tombstone.")
-    ] = False,
-    form: InFormOption = None,
-    delimited: DelimitedOption = False,
+    ] = False
+    form: InFormOption = None
+    delimited: DelimitedOption = False
+    guarantee: GuaranteeOption = None
+
+    def __post_init__(self) -> None:
+        _ = self.written, self.added, self.config
+
+    @property
+    def written(self) -> Form:
+        """How they are written."""
+        return form_of(self.form, delimited=self.delimited)
+
+    @property
+    def added(self) -> Added:
+        """What they get.
+
+        Raises:
+            MisuseError: a header has no `=`, a delimiter is for lines only, or the time is none.
+        """
+        if self.key_delimiter is not None and self.written is not Form.LINES:
+            raise MisuseError(f"--key-delimiter is for lines; {self.written} records have their keys anyway.")
+        named: list[tuple[str, bytes | None]] = []
+        for header in self.headers or ():
+            name, equals, value = header.partition("=")
+            if not equals:
+                raise MisuseError(f"--header takes NAME=VALUE, not {header!r}.")
+            named.append((name, value.encode()))
+        return Added(
+            None if self.key is None else self.key.encode(),
+            tuple(named),
+            None if self.timestamp is None else time_of(self.timestamp, "--timestamp takes"),
+            None if self.key_delimiter is None else escaped(self.key_delimiter, "--key-delimiter"),
+            self.empty_is_tombstone,
+        )
+
+    @property
+    def config(self) -> LogConfig:
+        """The writer's settings.
+
+        Raises:
+            MisuseError: there is no such guarantee.
+        """
+        from quire.log.config import LogConfig, LogGuarantee
+
+        if self.guarantee not in {None, GUARANTEE}:
+            raise MisuseError(f"--guarantee takes {GUARANTEE}, not {self.guarantee!r}.")
+        return LogConfig(guarantee=LogGuarantee() if self.guarantee else None)
+
+
+@with_client(ending_writer("Appending to log {name}"))
+async def append(
+    client: QuireClient,
+    out: Output,
+    agreed: Agreement,
+    name: NameArgument,
+    how: RecordOptions,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="What to append; standard input without any."),
+    ] = None,
     create: CreateOption = False,
     wait: WaitOption = False,
-    guarantee: GuaranteeOption = None,
-    yes: EndsWriterOption = False,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
-    password: LogPasswordOption = "",
-    as_json: JsonOption = False,
+    password: PasswordOption = "",
 ) -> None:
     """Append each record of the input to a log.
 
@@ -136,76 +149,66 @@ def append(
     When it ends early, it says how many records are confirmed, the offset of the last one, and why. Exit code 3: it is
     unknown whether later records are in the log. Exit code 1: they are not.
     """
-    if wait and yes:
-        raise MisuseError("--wait waits for the log's writer, --yes ends it: leave one of them out.")
-    wanted = form_of(form, delimited=delimited)
-    added = added_of(
-        wanted, key, key_delimiter, headers or [], timestamp, empty_is_tombstone=empty_is_tombstone
-    )
     command = f"quire log append {quote(name)}"
-    records = read_log_records(
-        files or [], wanted, frame_bytes_max=frame_bytes_max, added=added, command=command
-    )
-    config = config_of(guarantee)
-    out = Output(as_json=as_json)
-    uri = cluster_uri(cluster)
-    if create:
-        run(be_there(uri, name, create=True))
-    agreed = Agreement() if wait else agree(uri, name, f"Appending to log {name}", yes=yes)
-    typed = is_typed_by_hand(files)
-    tally = AppendTally()
-    progress = (
-        TerminalInputProgress(name, None, "records") if typed else out.progress(f"log {name}", unit="records")
-    )
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            await client.log(name).identify()  # without the log nothing is read
-            await append_records(
-                client,
-                name,
-                password,
-                records,
-                tally,
-                progress,
-                agreed=agreed,
-                wait=wait,
-                out=out,
-                config=config,
-            )
-
-    with telling_how_far(tally, out, "records", "offset", log=name):
-        run(work())
-    say_result(out, name, tally, progress.seconds)
+    records = read_log_records(files or [], how.written, added=how.added, command=command)
+    log = client.log(name, password.encode(), how.config)
+    progress = TerminalInputProgress(name, None, "records") if is_typed_by_hand(files) else None
+    await append_records(client, log, records, agreed, out, create=create, wait=wait, progress=progress)
 
 
-async def be_there(uri: str, name: str, *, create: bool) -> None:
-    """Raise NoSuchLogError if there is no such log; with `create` it is made."""
-    import quire
+async def append_records(
+    client: QuireClient,
+    log: Log,
+    records: Iterator[bytes | InputRecord],
+    agreed: Agreement,
+    out: Output,
+    *,
+    create: bool,
+    wait: bool,
+    progress: ProgressLine | None = None,
+) -> None:
+    """Append records to a log, as its writer from the first one on, and print what was appended.
 
-    async with quire.connect(uri) as client:
-        try:
-            await client.log(name).identify()
-        except NoSuchLogError:
-            if not create:
-                raise
-            with contextlib.suppress(AlreadyExistsError):  # another command was faster
-                await client.log(name).create()
-
-
-def config_of(guarantee: str | None) -> LogConfig:
-    """The writer's, with what `--guarantee` names.
+    Args:
+        client: the cluster.
+        log: the log.
+        records: read on another thread.
+        agreed: which writers may be ended.
+        out: where it is printed.
+        create: make the log if it is not there.
+        wait: wait for the writer that is there.
+        progress: shows how far it is.
 
     Raises:
-        MisuseError: there is no such guarantee.
+        NoSuchLogError: there is no such log; nothing is read then.
+        LogLedError: a writer is there that may not be ended.
+        QuireError: as `append_all`.
     """
-    from quire.log.config import LogConfig, LogGuarantee
+    if wait and agreed.every:
+        raise MisuseError("--wait waits for the log's writer, --yes ends it: leave one of them out.")
+    try:
+        await log.identify()
+    except NoSuchLogError:
+        if not create:
+            raise
+        with contextlib.suppress(AlreadyExistsError):  # another command was faster
+            await log.create()
+    tally, name = AppendTally(), log.name
+    shown = progress or out.progress(f"log {name}", unit="records")
+    with telling_how_far(tally, out, "records", "offset", log=name):
+        async with contextlib.AsyncExitStack() as stack:
 
-    if guarantee is not None and guarantee != GUARANTEE:
-        raise MisuseError(f"--guarantee takes {GUARANTEE}, not {guarantee!r}.")
-    return LogConfig(guarantee=LogGuarantee() if guarantee else None)
+            async def open_writer() -> LogAppender:
+                if not wait:
+                    await agreed.check(client, name, out, or_wait=True)
+                elif (standing := await standing_of(client, name)).writer and not out.as_json:
+                    out.note(f"{agreed.does} waits until the writer at {standing.writer_host} has ended.")
+                writer = await log.open_writer(wait_for_leadership=wait)
+                return LogAppender(await stack.enter_async_context(writer))
+
+            stack.enter_context(shown)
+            await append_all(open_writer, records, shown, tally)
+    say_result(out, name, tally, shown.seconds)
 
 
 def say_result(out: Output, name: str, tally: AppendTally, seconds: float) -> None:
@@ -222,52 +225,3 @@ def say_result(out: Output, name: str, tally: AppendTally, seconds: float) -> No
     counted = f"{tally.confirmed:,} record{'' if tally.confirmed == 1 else 's'}"
     rate = rate_text(tally.confirmed, seconds, "records")
     out.result(facts, f"Log {name}: {counted}, {human_bytes(tally.bytes)}{where}{rate}.")
-
-
-async def append_records(
-    client: QuireClient,
-    name: str,
-    password: str,
-    records: Iterator[bytes | InputRecord],
-    tally: AppendTally,
-    progress: ProgressLine,
-    *,
-    agreed: Agreement,
-    wait: bool,
-    out: Output,
-    config: LogConfig | None = None,
-) -> None:
-    """Append records to a log, as its writer from the first one on.
-
-    Args:
-        client: the cluster.
-        name: the log.
-        password: of its ledgers.
-        records: read on another thread.
-        tally: counts what is confirmed.
-        progress: shows it.
-        agreed: which writers may be ended.
-        wait: wait for the writer that is there.
-        out: says what is waited for.
-        config: of the writer.
-
-    Raises:
-        LogLedError: a writer is there that may not be ended.
-        QuireError: as `append_all`.
-    """
-    async with contextlib.AsyncExitStack() as stack:
-
-        async def open_writer() -> LogAppender:
-            does = f"Appending to log {name}"
-            if not wait:
-                await check_agreed(client, name, does, agreed, out, or_wait=True)
-            elif (standing := await standing_of(client, name)).writer and not out.as_json:
-                out.note(f"{does} waits until the writer at {standing.writer_host} has ended.")
-            log = client.log(name, password.encode(), config)
-            writer: LogWriter = await stack.enter_async_context(
-                await log.open_writer(wait_for_leadership=wait)
-            )
-            return LogAppender(writer)
-
-        stack.enter_context(progress)
-        await append_all(open_writer, records, progress, tally)

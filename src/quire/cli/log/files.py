@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -165,29 +166,23 @@ class _Rows:
 # --- in -----------------------------------------------------------------------------------------------------------
 
 
-def read_files(
-    forms: Mapping[Path, FileForm], frame_bytes_max: int | None = None
-) -> Iterator[bytes | InputRecord]:
+def read_files(forms: Mapping[Path, FileForm]) -> Iterator[bytes | InputRecord]:
     """Every record of the files in order.
 
     Args:
         forms: the files and how they hold records; looked for at once.
-        frame_bytes_max: the longest frame; records may be as long.
 
     Raises:
         FileNotFoundError: one of them is not there.
         BadInputError: while it is read: something is no record.
     """
     look_for(list(forms))
-    return _records(forms, frame_bytes_max)
-
-
-def _records(forms: Mapping[Path, FileForm], frame_bytes_max: int | None) -> Iterator[bytes | InputRecord]:
-    for file, form in forms.items():
-        if form is FileForm.PARQUET:
-            yield from _parquet(file)
-        else:
-            yield from read_log_records([file], Form(form), frame_bytes_max=frame_bytes_max)
+    return chain(
+        *(
+            _parquet(file) if form is FileForm.PARQUET else read_log_records([file], Form(form))
+            for file, form in forms.items()
+        )
+    )
 
 
 def _parquet(file: Path) -> Iterator[InputRecord]:

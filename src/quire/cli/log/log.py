@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quire.cli.console.asking import YesOption, confirm
-from quire.cli.console.options import (
-    ClusterOption,
-    FrameOption,
-    JsonOption,
-    MinPresentOption,
-    cluster_uri,
-    run,
-)
+from quire.cli.console.opening import connected, sure, with_client
+from quire.cli.console.options import PasswordOption, Quorums, run
 from quire.cli.console.output import Output, human_bytes
 from quire.cli.log import append as log_append
 from quire.cli.log import log_show
 from quire.cli.log import move as log_move
 from quire.cli.log import read as log_read
 from quire.cli.log.log_show import quorums_of, records_in, shown_facts
-from quire.cli.log.parameters import LogPasswordOption, NameArgument
-from quire.cli.log.whose_writer import EndsWriterOption, agree, check_agreed, standing_of
+from quire.cli.log.parameters import NameArgument
+from quire.cli.log.whose_writer import Agreement, ending_writer, standing_of
 from quire.core.errors import NotEnoughBookiesError, QuireError
 
 if TYPE_CHECKING:
@@ -37,37 +32,13 @@ app = typer.Typer(
 
 
 @app.command()
-def create(
-    name: NameArgument,
-    cluster: ClusterOption = None,
-    ensemble_size: Annotated[
-        int, typer.Option("--ensemble-size", "-E", help="Bookies that share the entries.")
-    ] = 3,
-    write_quorum: Annotated[
-        int, typer.Option("--write-quorum", "-w", help="Bookies that get each entry.")
-    ] = 3,
-    ack_quorum: Annotated[int, typer.Option("--ack-quorum", "-a", help="How many make it durable.")] = 2,
-    min_present: MinPresentOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@with_client()
+async def create(client: QuireClient, out: Output, name: NameArgument, quorums: Quorums) -> None:
     """Create an empty log; the quorums are those of its ledgers."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri) as client:
-            log = client.log(name)
-            await log.create(
-                ensemble_size=ensemble_size,
-                write_quorum=write_quorum,
-                ack_quorum=ack_quorum,
-                min_present=min_present,
-            )
-            out.result({"log": name, "created": True}, f"Log {name} is created.")
-            await warn_of_room(out, client, name, (await log.identify()).settings)
-
-    run(work())
+    log = client.log(name)
+    await log.create(**asdict(quorums))
+    out.result({"log": name, "created": True}, f"Log {name} is created.")
+    await warn_of_room(out, client, name, (await log.identify()).settings)
 
 
 app.command("append")(log_append.append)
@@ -81,7 +52,10 @@ app.command("import")(log_move.import_)
 
 
 @app.command()
-def alter(
+@with_client()
+async def alter(
+    client: QuireClient,
+    out: Output,
     name: NameArgument,
     ensemble_size: Annotated[
         int | None,
@@ -105,64 +79,42 @@ def alter(
             show_default=False,
         ),
     ] = None,
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Change the settings of the ledgers that a log will have; what is not named stays.
 
     Ledgers that exist keep theirs. A writer that is there uses the new settings for its next ledger, and `log roll`
     begins one.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    from quire.log.altering import alter_log
 
-    async def work() -> None:
-        import quire
-        from quire.log.altering import alter_log
-
-        async with quire.connect(uri) as client:
-            old, new = await alter_log(
-                client,
-                name,
-                ensemble_size=ensemble_size,
-                write_quorum=write_quorum,
-                ack_quorum=ack_quorum,
-                min_present=min_present,
-            )
-            await warn_of_room(out, client, name, new)
-        facts = {
-            "log": name,
-            "quorums": quorums_of(new),
-            "min_present": new.min_present or new.ack_quorum,
-            "former_quorums": quorums_of(old),
-            "former_min_present": old.min_present or old.ack_quorum,
-        }
-        if new == old:
-            text = f"Log {name} has these settings already: E/Qw/Qa {quorums_of(new)}."
-        else:
-            text = (
-                f"Log {name}: E/Qw/Qa {quorums_of(new)}, until now {quorums_of(old)}, for its next ledgers."
-            )
-        out.result(facts, text)
-
-    run(work())
+    old, new = await alter_log(
+        client,
+        name,
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        min_present=min_present,
+    )
+    await warn_of_room(out, client, name, new)
+    facts = {
+        "log": name,
+        "quorums": quorums_of(new),
+        "min_present": new.min_present or new.ack_quorum,
+        "former_quorums": quorums_of(old),
+        "former_min_present": old.min_present or old.ack_quorum,
+    }
+    if new == old:
+        text = f"Log {name} has these settings already: E/Qw/Qa {quorums_of(new)}."
+    else:
+        text = f"Log {name}: E/Qw/Qa {quorums_of(new)}, until now {quorums_of(old)}, for its next ledgers."
+    out.result(facts, text)
 
 
-@app.command()
-def delete(
-    name: NameArgument,
-    yes: YesOption = False,
-    cluster: ClusterOption = None,
-    password: LogPasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
-    """Delete a log with all its ledgers for ever, and end its writer; bookies free the space a little later."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
+def _ask_to_delete(uri: str, *, name: str, password: str, yes: YesOption = False, **_: object) -> None:
     async def look() -> str:
-        import quire
         from quire.log.heads import LogHeads
 
-        async with quire.connect(uri) as client:
+        async with connected(uri) as client:
             try:
                 about = await client.log(name, password.encode()).describe()
                 standing = await standing_of(client, name)
@@ -177,92 +129,60 @@ def delete(
     if not yes:
         confirm(run(look()), f"Deleting log {name} cannot be undone", yes=False)
 
-    async def work() -> None:
-        import quire
 
-        async with quire.connect(uri) as client:
-            await client.delete_log(name, password.encode())
-        out.result({"log": name, "deleted": True}, f"Log {name} is deleted.")
-
-    run(work())
+@app.command()
+@with_client(_ask_to_delete)
+async def delete(client: QuireClient, out: Output, name: NameArgument, password: PasswordOption = "") -> None:
+    """Delete a log with all its ledgers for ever, and end its writer; bookies free the space a little later."""
+    await client.delete_log(name, password.encode())
+    out.result({"log": name, "deleted": True}, f"Log {name} is deleted.")
 
 
 @app.command()
-def roll(
+@with_client(ending_writer("Rolling log {name}"))
+async def roll(
+    client: QuireClient,
+    out: Output,
+    agreed: Agreement,
     name: NameArgument,
-    yes: EndsWriterOption = False,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
-    password: LogPasswordOption = "",
-    as_json: JsonOption = False,
+    password: PasswordOption = "",
 ) -> None:
     """Take the log over, which closes its last ledger for good and begins a new one, and step down.
 
     A writer rolls by itself (by size and time); this is for a log without a writer, or to end its writer.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    does = f"Rolling log {name}"
-    agreed = agree(uri, name, does, yes=yes)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            await check_agreed(client, name, does, agreed, out)
-            log = client.log(name, password.encode())
-            async with await log.open_writer():
-                pass  # opening is what recovers and closes the former ledger
-            about = await log.describe()
-        count = len(about.items)
-        text = f"Log {name} has {count} ledger{'' if count == 1 else 's'}, next offset {about.end_offset:,}."
-        out.result(shown_facts(about), text)
-
-    run(work())
+    await agreed.check(client, name, out)
+    log = client.log(name, password.encode())
+    async with await log.open_writer():
+        pass  # opening is what recovers and closes the former ledger
+    about = await log.describe()
+    count = len(about.items)
+    text = f"Log {name} has {count} ledger{'' if count == 1 else 's'}, next offset {about.end_offset:,}."
+    out.result(shown_facts(about), text)
 
 
 @app.command()
-def truncate(
+@with_client(
+    sure(
+        "Delete the records of log {name} before offset {before:,} for ever?",
+        "Truncating log {name} cannot be undone",
+    )
+)
+async def truncate(
+    client: QuireClient,
+    out: Output,
     name: NameArgument,
     before: Annotated[int, typer.Option(help="Records below this offset are deleted.", min=0)],
-    yes: YesOption = False,
-    cluster: ClusterOption = None,
-    password: LogPasswordOption = "",
-    as_json: JsonOption = False,
+    password: PasswordOption = "",
 ) -> None:
     """Truncate a log's beginning; ledgers that are wholly before the offset are deleted."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    confirm(
-        f"Delete the records of log {name} before offset {before:,} for ever?",
-        f"Truncating log {name} cannot be undone",
-        yes=yes,
-    )
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri) as client:
-            log = client.log(name, password.encode())
-            await log.truncate(before=before)
-            about = await log.describe()
-        out.result(shown_facts(about), f"Log {name} starts at offset {about.start_offset:,}.")
-
-    run(work())
+    log = client.log(name, password.encode())
+    await log.truncate(before=before)
+    about = await log.describe()
+    out.result(shown_facts(about), f"Log {name} starts at offset {about.start_offset:,}.")
 
 
-@app.command()
-def cursors(
-    name: NameArgument,
-    remove: Annotated[
-        str | None,
-        typer.Option(metavar="CURSOR", help="Delete this cursor; a reader that uses it creates it again."),
-    ] = None,
-    yes: YesOption = False,
-    cluster: ClusterOption = None,
-    password: LogPasswordOption = "",
-    as_json: JsonOption = False,
-) -> None:
-    """List a log's cursors, the named positions of its readers, and how far behind each is."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+def _ask_to_remove(_uri: str, *, name: str, remove: str | None, yes: YesOption = False, **_: object) -> None:
     if remove is not None:
         confirm(
             f"Remove cursor {remove} of log {name}? Its reader begins anew.",
@@ -270,71 +190,73 @@ def cursors(
             yes=yes,
         )
 
-    async def work() -> None:
-        import quire
 
-        async with quire.connect(uri) as client:
-            log = client.log(name, password.encode())
-            if remove is not None:
-                removed = await log.remove_cursor(remove)
-                text = f"Cursor {remove} of log {name} is removed." if removed else f"No cursor {remove}."
-                out.result({"log": name, "cursor": remove, "removed": removed}, text)
-                return
-            end = (await log.describe()).end_offset
-            rows = [
-                {
-                    "log": name,
-                    "cursor": cursor.name,
-                    "first_offset": cursor.first_offset,
-                    "offset": cursor.offset,
-                    "lag": max(end - cursor.offset, 0),
-                    "hold": cursor.hold,
-                    "moved_ms": cursor.moved_ms,
-                }
-                for cursor in await log.cursors()
-            ]
-        if not out.rows("", ("cursor", "first_offset", "offset", "lag", "hold"), rows):
-            out.note("No cursors.")
-
-    run(work())
+@app.command()
+@with_client(_ask_to_remove)
+async def cursors(
+    client: QuireClient,
+    out: Output,
+    name: NameArgument,
+    remove: Annotated[
+        str | None,
+        typer.Option(metavar="CURSOR", help="Delete this cursor; a reader that uses it creates it again."),
+    ] = None,
+    password: PasswordOption = "",
+) -> None:
+    """List a log's cursors, the named positions of its readers, and how far behind each is."""
+    log = client.log(name, password.encode())
+    if remove is not None:
+        removed = await log.remove_cursor(remove)
+        text = f"Cursor {remove} of log {name} is removed." if removed else f"No cursor {remove}."
+        out.result({"log": name, "cursor": remove, "removed": removed}, text)
+        return
+    end = (await log.describe()).end_offset
+    rows = [
+        {
+            "log": name,
+            "cursor": cursor.name,
+            "first_offset": cursor.first_offset,
+            "offset": cursor.offset,
+            "lag": max(end - cursor.offset, 0),
+            "hold": cursor.hold,
+            "moved_ms": cursor.moved_ms,
+        }
+        for cursor in await log.cursors()
+    ]
+    if not out.rows("", ("cursor", "first_offset", "offset", "lag", "hold"), rows):
+        out.note("No cursors.")
 
 
 @app.command()
-def place(
+@with_client(ending_writer("Placing what waits for log {name}"))
+async def place(
+    client: QuireClient,
+    out: Output,
+    agreed: Agreement,
     name: NameArgument,
-    yes: EndsWriterOption = False,
-    cluster: ClusterOption = None,
-    password: LogPasswordOption = "",
-    as_json: JsonOption = False,
+    password: PasswordOption = "",
 ) -> None:
     """Give offsets to batches that a sink committed and that the log's leader did not place before it died.
 
     What that leader left open is recovered; one that lives is ended.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    does = f"Placing what waits for log {name}"
-    agreed = agree(uri, name, does, yes=yes)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri) as client:
-            await check_agreed(client, name, does, agreed, out)
-            log = client.log(name, password.encode())
-            waiting = sum(len(adoption.items) for adoption in (await log.identify()).adoptions)
-            await log.place()
-        text = (
-            f"Log {name}: {waiting} ledger{' has its' if waiting == 1 else 's have their'} offsets."
-            if waiting
-            else "Nothing waits."
-        )
-        out.result({"log": name, "placed": waiting}, text)
-
-    run(work())
+    await agreed.check(client, name, out)
+    log = client.log(name, password.encode())
+    waiting = sum(len(adoption.items) for adoption in (await log.identify()).adoptions)
+    await log.place()
+    text = (
+        f"Log {name}: {waiting} ledger{' has its' if waiting == 1 else 's have their'} offsets."
+        if waiting
+        else "Nothing waits."
+    )
+    out.result({"log": name, "placed": waiting}, text)
 
 
 @app.command()
-def collect(
+@with_client()
+async def collect(
+    client: QuireClient,
+    out: Output,
     grace: Annotated[
         float,
         typer.Option(metavar="HOURS", help="How old garbage must be that only its age proves.", min=0),
@@ -342,36 +264,27 @@ def collect(
     every: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Go on, and repeat after this time.", min=0.01)
     ] = None,
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Delete what crashed writers and jobs left: staged ledgers that can join no log any more, pages, half truncations.
 
     One look deletes the ledgers of sinks. What leaders left is deleted when it was seen twice, the grace time apart:
     that takes --every.
     """
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    import asyncio
 
-    async def work() -> None:
-        import asyncio
+    from quire.log.collecting import LogCollector
 
-        import quire
-        from quire.log.collecting import LogCollector
-
-        async with quire.connect(uri) as client:
-            collector = LogCollector(client, round(grace * 3_600_000))
-            while True:
-                try:
-                    _say_collected(out, await collector.collect())
-                except QuireError as error:
-                    if every is None or not error.retriable:
-                        raise
-                    out.note(f"This look ended early, the next one comes in {every:g} s: {error.message}")
-                if every is None:
-                    return
-                await asyncio.sleep(every)
-
-    run(work())
+    collector = LogCollector(client, round(grace * 3_600_000))
+    while True:
+        try:
+            _say_collected(out, await collector.collect())
+        except QuireError as error:
+            if every is None or not error.retriable:
+                raise
+            out.note(f"This look ended early, the next one comes in {every:g} s: {error.message}")
+        if every is None:
+            return
+        await asyncio.sleep(every)
 
 
 async def warn_of_room(out: Output, client: QuireClient, name: str, settings: LogSettings) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from quire.cli.console.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.console.opening import with_client
+from quire.cli.console.options import PasswordOption
 from quire.cli.console.output import Output, human_bytes
-from quire.cli.log.parameters import LogPasswordOption, NameArgument
+from quire.cli.log.parameters import NameArgument
 from quire.cli.log.ranges import iso
 from quire.cli.log.whose_writer import LeaderStanding, standing_of
 from quire.core.errors import NoSuchLogError, QuireError
@@ -23,32 +24,23 @@ LISTED_AT_ONCE: Final = 8
 LEDGERS_SHOWN: Final = 20
 
 
-def list_logs(
-    cluster: ClusterOption = None, password: LogPasswordOption = "", as_json: JsonOption = False
-) -> None:
+@with_client()
+async def list_logs(client: QuireClient, out: Output, password: PasswordOption = "") -> None:
     """List the logs with their offsets and sizes."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    at_once = asyncio.Semaphore(LISTED_AT_ONCE)
 
-    async def work() -> None:
-        import quire
+    async def row_of(name: str) -> dict[str, Any] | None:
+        async with at_once:
+            return await _row(client, name, password, out)
 
-        at_once = asyncio.Semaphore(LISTED_AT_ONCE)
-
-        async def row_of(client: QuireClient, name: str) -> dict[str, Any] | None:
-            async with at_once:
-                return await _row(client, name, password, out)
-
-        async with quire.connect(uri) as client:
-            found = await asyncio.gather(*(row_of(client, name) for name in await client.logs()))
-        rows = [row for row in found if row is not None]
-        if not as_json:
-            for row in rows:
-                row["size"] = None if row["bytes"] is None else human_bytes(row["bytes"])
-        columns = ("log", "start_offset", "end_offset", "records", "size", "ledgers", "epoch")
-        if not out.rows("", columns, rows):
-            out.note("No logs.")
-
-    run(work())
+    found = await asyncio.gather(*(row_of(name) for name in await client.logs()))
+    rows = [row for row in found if row is not None]
+    if not out.as_json:
+        for row in rows:
+            row["size"] = None if row["bytes"] is None else human_bytes(row["bytes"])
+    columns = ("log", "start_offset", "end_offset", "records", "size", "ledgers", "epoch")
+    if not out.rows("", columns, rows):
+        out.note("No logs.")
 
 
 async def _row(client: QuireClient, name: str, password: str, out: Output) -> dict[str, Any] | None:
@@ -88,7 +80,10 @@ def records_in(about: LogDescription) -> int:
     return min(about.end_offset - about.start_offset, sum(item.count for item in about.items))
 
 
-def show(
+@with_client()
+async def show(
+    client: QuireClient,
+    out: Output,
     name: NameArgument,
     limit: Annotated[
         int | None,
@@ -99,24 +94,14 @@ def show(
             show_default=False,
         ),
     ] = None,
-    cluster: ClusterOption = None,
-    password: LogPasswordOption = "",
-    as_json: JsonOption = False,
+    password: PasswordOption = "",
 ) -> None:
     """Draw a log: quorums, leader, times, and its ledgers in order with their offsets and states."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri) as client:
-            about = await client.log(name, password.encode()).describe()
-            standing = await standing_of(client, name)
-        shown = len(about.items) if limit is None else limit
-        facts = shown_facts(about, shown) | _more_facts(about, standing)
-        out.result(facts, "\n".join(_drawing(about, standing, limit or LEDGERS_SHOWN)))
-
-    run(work())
+    about = await client.log(name, password.encode()).describe()
+    standing = await standing_of(client, name)
+    shown = len(about.items) if limit is None else limit
+    facts = shown_facts(about, shown) | _more_facts(about, standing)
+    out.result(facts, "\n".join(_drawing(about, standing, limit or LEDGERS_SHOWN)))
 
 
 def shown_facts(about: LogDescription, limit: int | None = None) -> dict[str, object]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
-from quire.cli.console.options import password_of
+from quire.cli.log.ranges import RecordSpan, span_of
 
 NameArgument = Annotated[str, typer.Argument(metavar="LOG", help="The log's name.")]
-LogPasswordOption = Annotated[
-    str,
-    typer.Option(
-        "--password-file",
-        metavar="FILE",
-        callback=password_of,
-        help="A file with one line, the password of the log's ledgers, readable by you alone; - asks for it. Without "
-        "it QUIRE_PASSWORD counts; no password by default.",
-        show_default=False,
-    ),
-]
 DelimitedOption = Annotated[
     bool,
     typer.Option(
@@ -98,3 +88,21 @@ EndOption = Annotated[
     int | None,
     typer.Option(help="Stop before this offset [default: the log's end].", min=0, show_default=False),
 ]
+
+
+@dataclass(frozen=True)
+class SpanOptions:
+    """Which records of a log are meant."""
+
+    start: StartOption = None
+    from_time: FromTimeOption = None
+    last: LastOption = None
+    end: EndOption = None
+    until: UntilOption = None
+
+    def __post_init__(self) -> None:
+        self.span()
+
+    def span(self, *, follow: bool = False, recover: bool = False) -> RecordSpan:
+        """The records themselves; see `span_of`."""
+        return span_of(**asdict(self), follow=follow, recover=recover)

@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quire.cli.console.options import ClusterOption, FrameOption, JsonOption, cluster_uri, run
+from quire.cli.console.opening import with_client
+from quire.cli.console.options import PasswordOption
 from quire.cli.console.output import Output
+from quire.cli.log.formats import Printer
 from quire.cli.log.parameters import (
     DelimitedOption,
-    EndOption,
-    FromTimeOption,
     KeyDelimiterOption,
-    LastOption,
-    LogPasswordOption,
     NameArgument,
     OutFormOption,
-    StartOption,
+    SpanOptions,
     TimesOption,
     UntilOption,
 )
-from quire.cli.log.ranges import RecordSpan, records_of, span_of
+from quire.cli.log.ranges import records_of, span_of
 from quire.cli.log.record_lines import Form, print_records, printed_as
-from quire.cli.log.whose_writer import Agreement, EndsWriterOption, agree, check_agreed
+from quire.cli.log.whose_writer import Agreement, ending_writer
+
+if TYPE_CHECKING:
+    from quire.log.client import QuireClient
 
 FollowOption = Annotated[bool, typer.Option("--follow", "-F", help="Go on with what is appended later.")]
 
 
-def read(
+@dataclass(frozen=True)
+class PrintOptions:
+    """In which form records are printed."""
+
+    form: OutFormOption = None
+    key_delimiter: KeyDelimiterOption = None
+    delimited: DelimitedOption = False
+    times: TimesOption = False
+
+    def __post_init__(self) -> None:
+        self.form_for("")
+
+    def form_for(self, log: str, *, as_json: bool = False) -> Form | Printer:
+        """How records of a log are printed; see `printed_as`."""
+        return printed_as(log, as_json=as_json, **asdict(self))
+
+
+@with_client(ending_writer("Reading log {name} with --recover"))
+async def read(
+    client: QuireClient,
+    out: Output,
+    agreed: Agreement,
     name: NameArgument,
-    start: StartOption = None,
-    from_time: FromTimeOption = None,
-    last: LastOption = None,
-    end: EndOption = None,
-    until: UntilOption = None,
+    part: SpanOptions,
+    how: PrintOptions,
     follow: FollowOption = False,
     recover: Annotated[
         bool,
@@ -44,15 +64,7 @@ def read(
             "It ends a writer that lives.",
         ),
     ] = False,
-    form: OutFormOption = None,
-    key_delimiter: KeyDelimiterOption = None,
-    delimited: DelimitedOption = False,
-    times: TimesOption = False,
-    yes: EndsWriterOption = False,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
-    password: LogPasswordOption = "",
-    as_json: JsonOption = False,
+    password: PasswordOption = "",
 ) -> None:
     """Print records: each value and a line feed, or length-delimited, or one JSON object per line, or as -f says.
 
@@ -61,55 +73,28 @@ def read(
     reached yet is where the records end, or, with --follow, is waited for. Times may be in any order: --from-time begins
     with the first record as late as that, and --until ends before the first one as late as that.
     """
-    wanted = printed_as(
-        form, name, delimited=delimited, as_json=as_json, key_delimiter=key_delimiter, times=times
-    )
-    span = span_of(
-        start=start, end=end, from_time=from_time, last=last, until=until, follow=follow, recover=recover
-    )
-    does = f"Reading log {name} with --recover"
-    uri, out = cluster_uri(cluster), Output(as_json=as_json or wanted is Form.JSON)
-    agreed = agree(uri, name, does, yes=yes) if recover else Agreement()
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            if recover:
-                await check_agreed(client, name, does, agreed, out)
-            records = records_of(client.log(name, password.encode()), span)
-            await print_records(out, records, wanted, at_once=follow)
-
-    run(work())
+    wanted = how.form_for(name, as_json=out.as_json)
+    span = part.span(follow=follow, recover=recover)
+    out = Output(as_json=out.as_json or wanted is Form.JSON)
+    if recover:
+        await agreed.check(client, name, out)
+    await print_records(out, records_of(client.log(name, password.encode()), span), wanted, at_once=follow)
 
 
-def tail(
+@with_client()
+async def tail(
+    client: QuireClient,
+    out: Output,
     name: NameArgument,
+    how: PrintOptions,
     count: Annotated[
         int, typer.Option("--lines", "--last", "-n", help="Begin this many records before the end.", min=0)
     ] = 10,
     until: UntilOption = None,
-    form: OutFormOption = None,
-    key_delimiter: KeyDelimiterOption = None,
-    delimited: DelimitedOption = False,
-    times: TimesOption = False,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
-    password: LogPasswordOption = "",
-    as_json: JsonOption = False,
+    password: PasswordOption = "",
 ) -> None:
     """Print the last records and then each new one, until Ctrl-C; the same as `log read --last N --follow`."""
-    wanted = printed_as(
-        form, name, delimited=delimited, as_json=as_json, key_delimiter=key_delimiter, times=times
-    )
-    span: RecordSpan = span_of(last=count, until=until, follow=True)
-    uri, out = cluster_uri(cluster), Output(as_json=as_json or wanted is Form.JSON)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            records = records_of(client.log(name, password.encode()), span)
-            await print_records(out, records, wanted, at_once=True)
-
-    run(work())
+    wanted = how.form_for(name, as_json=out.as_json)
+    span = span_of(last=count, until=until, follow=True)
+    out = Output(as_json=out.as_json or wanted is Form.JSON)
+    await print_records(out, records_of(client.log(name, password.encode()), span), wanted, at_once=True)

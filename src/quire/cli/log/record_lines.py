@@ -31,7 +31,7 @@ from quire.cli.console.output import Output, payload_facts
 from quire.cli.console.record_streams import (
     BadInputError,
     InputRecord,
-    bytes_max_of,
+    longest_record,
     look_for,
     read_exactly,
     read_lines,
@@ -93,13 +93,13 @@ def form_of(text: str | None, *, delimited: bool, as_json: bool = False) -> Form
 
 
 def printed_as(
-    text: str | None, log: str, *, delimited: bool, as_json: bool, key_delimiter: str | None, times: bool
+    log: str, *, form: str | None, delimited: bool, as_json: bool, key_delimiter: str | None, times: bool
 ) -> Form | Printer:
     """How a command prints records: a form, or what a format string says.
 
     Args:
-        text: `--format`: the name of a form, or a format string.
         log: the log's name.
+        form: `--format`: the name of a form, or a format string.
         delimited: `--delimited`.
         as_json: `--json`.
         key_delimiter: `--key-delimiter`: lines of key, delimiter and value.
@@ -108,24 +108,24 @@ def printed_as(
     Raises:
         MisuseError: they name two ways, or one that there is not.
     """
-    string = text if text is not None and is_format(text) else None
+    string = form if form is not None and is_format(form) else None
     if string is not None and (delimited or as_json or key_delimiter is not None):
         raise MisuseError("a format string says all of a record: leave the other options of its form out.")
     if string is not None:
         return printer(string, log)
-    if text is not None and text not in set(Form):
+    if form is not None and form not in set(Form):
         raise MisuseError(
-            f"--format takes lines, delimited, json or a format string such as '%o %k %s\\n', not {text!r}."
+            f"--format takes lines, delimited, json or a format string such as '%o %k %s\\n', not {form!r}."
         )
-    form = form_of(text, delimited=delimited, as_json=as_json)
+    named = form_of(form, delimited=delimited, as_json=as_json)
     if key_delimiter is not None:
-        if form is not Form.LINES:
-            raise MisuseError(f"--key-delimiter is for lines; {form} records have their keys anyway.")
+        if named is not Form.LINES:
+            raise MisuseError(f"--key-delimiter is for lines; {named} records have their keys anyway.")
         between = escaped(key_delimiter, "--key-delimiter")
         return lambda record: b"".join((record.key or b"", between, record.value or b"", b"\n"))
-    if times and form is not Form.DELIMITED:
+    if times and named is not Form.DELIMITED:
         raise MisuseError("--times is for --format delimited; json has times, lines have none.")
-    return partial(marked, times=True) if times else form
+    return partial(marked, times=True) if times else named
 
 
 # --- in -----------------------------------------------------------------------------------------------------------
@@ -171,7 +171,6 @@ def read_log_records(
     paths: Sequence[Path],
     form: Form,
     *,
-    frame_bytes_max: int | None = None,
     added: Added = NOTHING_ADDED,
     command: str = "",
 ) -> Iterator[bytes | InputRecord]:
@@ -180,7 +179,6 @@ def read_log_records(
     Args:
         paths: what to read; each is opened when its turn comes, but looked for at once.
         form: how the records are written.
-        frame_bytes_max: the longest frame; records may be as long.
         added: what records get that they do not have.
         command: as of `look_for`.
 
@@ -190,7 +188,7 @@ def read_log_records(
     """
     look_for(paths, command)
     split = {Form.LINES: read_lines, Form.DELIMITED: read_marked, Form.JSON: read_json}[form]
-    records = split_inputs(paths, split, bytes_max_of(frame_bytes_max))
+    records = split_inputs(paths, split, longest_record())
     return records if added == NOTHING_ADDED else map(added.to, records)
 
 

@@ -8,13 +8,15 @@ Source: docs/protocol/log.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from quire.cli.console.asking import can_ask, confirm
+from quire.cli.console.opening import Ask, connected
 from quire.cli.console.options import run
-from quire.core.errors import LogLedError
+from quire.core.errors import LogLedError, NoSuchLogError
 
 if TYPE_CHECKING:
     from quire.cli.console.output import Output
@@ -67,66 +69,79 @@ class Agreement(NamedTuple):
     """Which writers a command may end.
 
     Attributes:
-        every: any (`--yes`).
-        writer: this one; "" is none.
+        does: what the command does, as `Appending to log x`.
+        every: it may end any (`--yes`).
+        writer: it may end this one; "" is none.
     """
 
+    does: str
     every: bool = False
     writer: str = ""
 
+    async def check(self, client: QuireClient, name: str, out: Output, *, or_wait: bool = False) -> None:
+        """Refuse to end a writer that was not agreed to.
+
+        Args:
+            client: the cluster.
+            name: the log.
+            out: says which writer is ended.
+            or_wait: the command has `--wait`.
+
+        Raises:
+            LogLedError: it would end another one.
+        """
+        standing = await standing_of(client, name)
+        if not standing.writer or standing.writer == self.writer:
+            return
+        if self.every:
+            if not out.as_json:
+                out.note(f"{self.does} ends {_writer(standing)}.")
+            return
+        text = f"{self.does} would end {_writer(standing)}, and nothing was done. Give --yes to end it" + (
+            ", or --wait to wait until it has ended." if or_wait else "."
+        )
+        raise LogLedError(text, log=name, host=standing.writer_host, epoch=standing.epoch)
+
+
+def ending_writer(does: str) -> Ask:
+    """What asks before a command ends a log's writer, unless it waits for it or recovers nothing.
+
+    Args:
+        does: what the command does, as of `Agreement`, with its arguments in braces.
+    """
+
+    def ask(uri: str, *, name: str, yes: EndsWriterOption = False, **given: object) -> dict[str, Any]:
+        text = does.format(name=name)
+        if given.get("wait") or not given.get("recover", True):
+            return {"agreed": Agreement(text, every=yes)}
+        return {"agreed": agree(uri, name, text, yes=yes)}
+
+    return ask
+
 
 def agree(uri: str, name: str, does: str, *, yes: bool) -> Agreement:
-    """Ask at a terminal before a command ends a log's writer; elsewhere `check_agreed` refuses. Runs its own event loop.
+    """Ask at a terminal before a command ends a log's writer; elsewhere `Agreement.check` refuses. Runs its own event loop.
 
     Args:
         uri: the cluster.
         name: the log.
-        does: what the command does, as `Appending to log x`.
+        does: as of `Agreement`.
         yes: the option `--yes`.
     """
     if yes or not can_ask():
-        return Agreement(every=yes)
+        return Agreement(does, every=yes)
 
-    async def look() -> LeaderStanding:
-        import quire
-
-        async with quire.connect(uri) as client:
-            return await standing_of(client, name)
+    async def look() -> LeaderStanding | None:
+        async with connected(uri) as client:
+            with suppress(NoSuchLogError):  # the command makes it, or says that there is none
+                return await standing_of(client, name)
+        return None
 
     standing = run(look())
-    if not standing.writer:
-        return Agreement()
+    if standing is None or not standing.writer:
+        return Agreement(does)
     confirm(f"{does} ends {_writer(standing)}, which can confirm nothing more. Go on?", "", yes=False)
-    return Agreement(writer=standing.writer)
-
-
-async def check_agreed(
-    client: QuireClient, name: str, does: str, agreed: Agreement, out: Output, *, or_wait: bool = False
-) -> None:
-    """Refuse to end a writer that was not agreed to.
-
-    Args:
-        client: the cluster.
-        name: the log.
-        does: as of `agree`.
-        agreed: what may be ended.
-        out: says which writer is ended.
-        or_wait: the command has `--wait`.
-
-    Raises:
-        LogLedError: it would end another one.
-    """
-    standing = await standing_of(client, name)
-    if not standing.writer or standing.writer == agreed.writer:
-        return
-    if agreed.every:
-        if not out.as_json:
-            out.note(f"{does} ends {_writer(standing)}.")
-        return
-    text = f"{does} would end {_writer(standing)}, and nothing was done. Give --yes to end it" + (
-        ", or --wait to wait until it has ended." if or_wait else "."
-    )
-    raise LogLedError(text, log=name, host=standing.writer_host, epoch=standing.epoch)
+    return Agreement(does, writer=standing.writer)
 
 
 def _writer(standing: LeaderStanding) -> str:

@@ -1,0 +1,134 @@
+"""What a command about a cluster is given: the cluster, opened as a client or as tools, and where its results go.
+
+    @app.command()
+    @with_client()
+    async def tail(client: QuireClient, out: Output, ledger_id: LedgerArgument, first: FirstOption = 0) -> None:
+
+After the command's own options stand those that all have: `--cluster`, `--frame-bytes-max` of a client, `--json`. An
+argument that is a dataclass stands for an option for each of its fields; what contradicts itself there is refused first.
+What the command returns is its exit code.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+
+import typer
+
+from quire.cli.console.asking import YesOption, confirm
+from quire.cli.console.options import FRAMES, ClusterOption, FrameOption, JsonOption, cluster_uri, run
+from quire.cli.console.output import Output
+
+if TYPE_CHECKING:
+    from quire.cli.console.toolbox import Toolbox
+    from quire.log.client import QuireClient
+
+Command = Callable[..., None]
+Work = Callable[..., Coroutine[Any, Any, int | None]]
+Ask = Callable[..., dict[str, Any] | None]
+"""Asks a person, before the cluster is opened and outside the event loop, which a question would hold up.
+
+It gets the cluster's URI and the command's arguments, may have options of its own, and returns more arguments of the command.
+"""
+_OPENED: Final = {"QuireClient": object, "Toolbox": object}
+
+
+def with_client(ask: Ask | None = None) -> Callable[[Work], Command]:
+    """Make a command of a coroutine function of a client, an output and the command's own arguments."""
+    return lambda work: _opened(connected, ask, work)
+
+
+def with_tools(work: Work) -> Command:
+    """Make a command of a coroutine function of a toolbox, an output and the command's own arguments."""
+
+    def opens(uri: str) -> AbstractAsyncContextManager[Toolbox]:
+        from quire.cli.console.toolbox import open_toolbox
+
+        return open_toolbox(uri)
+
+    return _opened(opens, None, work)
+
+
+def with_cluster(work: Callable[..., int | None]) -> Command:
+    """Make a command of a function of the cluster's URI, an output and the command's own arguments; it opens nothing."""
+    return _command(work, work, None, {"cluster": (ClusterOption, None), "as_json": (JsonOption, False)})
+
+
+def sure(question: str, why: str) -> Ask:
+    """What asks before something is destroyed, as `confirm`; the command's arguments may stand in the texts in braces."""
+
+    def ask(_uri: str, *, yes: YesOption = False, **given: object) -> None:
+        confirm(question.format(**given), why.format(**given), yes=yes)
+
+    return ask
+
+
+def connected(uri: str) -> AbstractAsyncContextManager[QuireClient]:
+    """A client of a cluster, with the limit of frames that the command was given."""
+    import quire
+
+    return quire.connect(uri, frame_bytes_max=FRAMES.get())
+
+
+def _opened(opens: Callable[[str], AbstractAsyncContextManager[Any]], ask: Ask | None, work: Work) -> Command:
+    async def inside(uri: str, out: Output, given: dict[str, Any]) -> int | None:
+        async with opens(uri) as opened:
+            return await work(opened, out, **given)
+
+    shared = {
+        "cluster": (ClusterOption, None),
+        "frame_bytes_max": (FrameOption, None),
+        "as_json": (JsonOption, False),
+    }
+    if opens is not connected:
+        del shared["frame_bytes_max"]
+    return _command(lambda uri, out, **given: run(inside(uri, out, given)), work, ask, shared)
+
+
+def _command(
+    begin: Callable[..., int | None],
+    work: Callable[..., Any],
+    ask: Ask | None,
+    shared: dict[str, tuple[Any, Any]],
+) -> Command:
+    options, groups = _options(work)
+    asked = (
+        {} if ask is None else {name: one for name, one in _options(ask)[0].items() if name not in options}
+    )
+
+    def command(**given: Any) -> None:
+        for name, kind in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        uri, out = cluster_uri(given.pop("cluster")), Output(as_json=given.pop("as_json"))
+        FRAMES.set(given.pop("frame_bytes_max", None))
+        answers = ask(uri, **given) if ask is not None else None
+        own = {name: value for name, value in given.items() if name not in asked}
+        if code := begin(uri, out, **own, **(answers or {})):
+            raise typer.Exit(int(code))
+
+    params = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
+        for name, (hint, default) in (options | asked | shared).items()
+    ]
+    command.__name__, command.__doc__ = work.__name__, work.__doc__
+    command.__annotations__ = {param.name: param.annotation for param in params}
+    command.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
+    return command
+
+
+def _options(function: Any) -> tuple[dict[str, tuple[Any, Any]], dict[str, Any]]:
+    """The options of a function, by name with type and default; and the arguments that are dataclasses of options."""
+    hints = get_type_hints(function, localns=_OPENED, include_extras=True)
+    found: dict[str, tuple[Any, Any]] = {}
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    for name, param in inspect.signature(function).parameters.items():
+        if name in groups:
+            of_group = get_type_hints(groups[name], include_extras=True)
+            found |= {field.name: (of_group[field.name], field.default) for field in fields(groups[name])}
+        elif hasattr(hints.get(name), "__metadata__"):
+            found[name] = hints[name], param.default
+    return found, groups
