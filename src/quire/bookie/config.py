@@ -59,8 +59,8 @@ class BookieConfig:
         answer_bytes_max: responses that wait for one connection before its next request is looked at.
         answer_budget_bytes: memory for responses of all connections that are not read; the more of it is taken, the
             shorter responses become.
-        partial_frame_seconds: how long an opening or a frame may stay unfinished, and responses unread, before the
-            connection is cut off.
+        partial_frame_seconds: how long a connection's first bytes or a frame may stay unfinished, and responses unread,
+            before the connection is cut off.
         long_poll_seconds_max: longest wait of a long poll.
         garbage_seconds: how often deleted ledgers are looked for; 0 = never.
         tombstone_seconds: how long a deleted ledger refuses late adds, fence and key kept.
@@ -134,7 +134,7 @@ class BookieConfig:
 
     @property
     def stable_name(self) -> str:
-        """What its directory is taken by: its name, or the announced host:port."""
+        """By what a new directory's cookie names it: its name, or the announced host:port. Another start must bring the same."""
         if not self.id_from_address:
             return self.name
         host, port = self.advertise or (self.host, self.port)

@@ -188,6 +188,7 @@ class LacItem(NamedTuple):
     """One ledger's LAC in a WRITE_LACS.
 
     Attributes:
+        token: of the ledger's creation, so that an id that was used again is noticed.
         term: of the writer that sends it.
         body: the explicit LAC body with its digest where the digest has a key (HMAC), else empty.
     """
@@ -369,7 +370,14 @@ def _locations(parts: BodyParts) -> list[RunLocation]:
 def encode_lac_body(
     explicit_lac: Buffer, evidence: Buffer, lac_term: int = 0, lafr: int = NO_ENTRY
 ) -> list[Buffer]:
-    """The body of a response to READ_LAC."""
+    """The body of a response to READ_LAC.
+
+    Args:
+        explicit_lac: the explicit LAC body; empty if the bookie has none.
+        evidence: the stored entry whose digest proves the LAC in its header; empty if there is none.
+        lac_term: of the writer that sent the LAC.
+        lafr: the last add fully replicated.
+    """
     sizes = _U32.pack(len(explicit_lac)), _U32.pack(len(evidence))
     return [sizes[0], explicit_lac, sizes[1], evidence, _LAC.pack(lac_term, lafr)]
 

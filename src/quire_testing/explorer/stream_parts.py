@@ -33,7 +33,7 @@ class StreamConfiguration:
         losses: bookies that lose their disk and start again.
         readers: clients that read, each with the record that it read once.
         explicit_lac: whether a writer tells bookies a LAC that no later add carries.
-        repairers: clients that repair what is decided, each once.
+        repairers: clients that repair decided fragments (those whose end is fixed), each once.
         changed: it begins in term 2: entry 0, or behind a no-op entry 1, is acknowledged in a fragment that is decided, of
             which the first spare is no member; that one has an entry of the same id of term 1, which no bookie acknowledged.
         fencing: terms only fence: an entry is named by its id alone, and a take-over ends with a truncation.
@@ -91,7 +91,10 @@ def in_mode(record: LedgerMetadata, *, fencing: bool) -> LedgerMetadata:
 
 
 class StreamPlaces(NamedTuple):
-    """Where the parts stand in a state: each the index of the first of its kind; the bookies begin at 0."""
+    """Where the parts stand in a state: each the index of the first of its kind; the bookies begin at 0.
+
+    `link`: messages between a client and its bookies. `ask`: requests of a client to the store, and their responses.
+    """
 
     store: int
     client: int

@@ -149,7 +149,7 @@ def renamings(world: LedgerWorld) -> list[Renaming]:
     configuration = world.configuration
     size, n = configuration.ensemble, configuration.bookies
     if configuration.accepts_loss:
-        return [(tuple(range(n)), tuple(range(size)))]  # notes name bookies
+        return [(tuple(range(n)), tuple(range(size)))]  # an accepted loss in its record names bookies
     alike = size == configuration.write_quorum and (size == PAIR or not configuration.readers)
     alike = alike and (configuration.away <= 1 or size <= PAIR + 1)
     alike = (
@@ -307,6 +307,7 @@ class Symmetry:
         return after
 
     def _clearing(self, which: int, number: int) -> int:
+        """How far a client is that copies what a bookie in limbo lacks, and ends its limbo."""
         part, renaming = self._world.clearings.parts[number], self._renamings[which]
         if not part.step:
             return number
@@ -362,9 +363,9 @@ def request_renamed(request: Request, renaming: Renaming) -> Request:
         _, slot, bookie, *rest = request
         return (kind, slots[slot], names[bookie], *rest)
     if kind == "copy":
-        _, bookie, first, last, bits, rotten, lac = request
-        rotten = tuple(sorted((names[source], some) for source, some in rotten))
-        return (kind, names[bookie], first, last, bits, rotten, lac)
+        _, bookie, first, last, bits, damaged, lac = request
+        damaged = tuple(sorted((names[source], some) for source, some in damaged))
+        return (kind, names[bookie], first, last, bits, damaged, lac)
     if kind in ("add", "fence", "read"):
         return (kind, slots[request[1]], *request[2:])
     return request

@@ -1,8 +1,10 @@
 """One timer for all writers of a client.
 
-Writers that hold something are looked at a few times a second, and less often while everything that they gave to bookies
-is on its way: then no bookie can be slow, and thousands of writers may hold something. Those that have become idle are looked
-at once more, some seconds later. None of them has a timer of its own, and those that stay idle cost nothing.
+A writer holds something while a run of it is unconfirmed, or bookies do not know its LAC yet. Such writers are looked
+at a few times a second, and less often while every connection takes what is written to it: a bookie is called slow by
+what waits for its connection, so none can be slow then, and thousands of writers may hold something. Those that have
+become idle are looked at once more, some seconds later. None of them has a timer of its own, and those that stay idle
+cost nothing.
 """
 
 from __future__ import annotations

@@ -31,11 +31,12 @@ _NEEDS_A_BODY = int(DigestType.HMAC)
 class LedgerFacts:
     """Everything that a bookie durably knows of a ledger besides its entries.
 
-    `key` is 20 bytes once known. `fenced` and `term` only rise. `limbo`: what it may have lost, None if nothing; while
-    there is some, the ledger is in limbo and gets no negatives, and a fence that is not set may be among what was lost.
-    `term_lsn`: what was put up to this LSN was here before the term was taken. `lac_term`: of the writer that sent the LAC.
-    `lafr`: the last entry known to be on its full write quorum. `deleted_until_ms` (wall clock): 0 = alive, else how long
-    the tombstone refuses adds.
+    `key` is 20 bytes once known. `token`: of the ledger's creation, so that an id that was used again is noticed.
+    `fenced` and `term` only rise. `limbo`: what it may have lost, None if nothing; while there is some, the ledger is
+    in limbo and gets no negatives, and a fence that is not set may be among what was lost. `term_lsn`: what was put up
+    to this LSN was here before the term was taken. `lac_term`: of the writer that sent the LAC. `lafr`: the last entry
+    known to be on its full write quorum. `deleted_until_ms` (wall clock): 0 = alive, else how long the tombstone
+    refuses adds.
     """
 
     ledger_id: int

@@ -30,7 +30,8 @@ class DropProof(Enum):
 class RecordedKey(NamedTuple):
     """What the record of an unknown ledger says of its key: the first request for it has to fit.
 
-    `key`: empty where the record holds none. `term`: 0 for a ledger, a stream's; None where the record cannot be read.
+    `key`: empty where the record holds none. `token`: of the ledger's creation; another ledger under its id has
+    another. `term`: 0 for a ledger, a stream's; None where the record cannot be read.
     """
 
     key: bytes

@@ -36,7 +36,7 @@ STATE: Final = Layout(
         Field("digest type", "B", _BOOKIE),
         Field("key length, 0 or 20", "B", _BOOKIE),
         Field("length of the explicit LAC body", "I", _BOOKIE),
-        Field("token", "Q", _BOOKIE),
+        Field("token of the ledger's creation", "Q", _BOOKIE),
         Field("term", "Q", _BOOKIE),
         Field("LAC", "q", _BOOKIE),
         Field("tombstone until, wall clock ms, 0 = alive", "Q", _BOOKIE),
