@@ -18,6 +18,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from quire.bookie.about import disk_facts
@@ -40,7 +41,6 @@ from quire.bookie.identity.port import take_port
 from quire.bookie.ledgers.digest_types import DigestTypes
 from quire.bookie.ledgers.ledgers import Ledgers
 from quire.bookie.ledgers.record_reads import RecordReads
-from quire.bookie.ledgers.record_waits import RecordWaits
 from quire.bookie.ledgers.unknown_ledgers import LateRefusalError
 from quire.bookie.low_priority import LowPriorityQueue
 from quire.core.answers import Answer
@@ -122,7 +122,6 @@ class BookieServer:
         self.space: SpaceReport
         self.alerts: BookieAlerts
         self.record_reads: RecordReads
-        self.record_waits: RecordWaits
         self.digest_types: DigestTypes
         self._files: Files = files or RealFiles()
         self._worker: Worker = worker or ThreadWorker()
@@ -194,7 +193,7 @@ class BookieServer:
             self._look_up_records()
             self.lost = self._make_search()
             self.collector = self._make_collector()
-            self.ledgers.store_is_trusted = lambda: self.collector.trusts_store
+            self.ledgers.unknown_ledgers.store_is_trusted = lambda: self.collector.trusts_store
             self.alerts = self._make_alerts()
             await self.collector.prepare()
             await self._server.start_serving()
@@ -378,13 +377,8 @@ class BookieServer:
     def _look_up_records(self) -> None:
         """One read of a ledger's record serves all requests that wait for it."""
         self.record_reads = RecordReads(AllRecords(self.store))
-        self.record_waits = RecordWaits(
-            self.ledgers,
-            self.record_reads,
-            self.bookie_id,
-            bytes_max=self.config.pending_bytes_max // 2,
-            rules=self._rules,
-        )
+        self.record_reads.listeners.append(partial(self.ledgers.record_read, self.bookie_id))
+        self.ledgers.unknown_ledgers.look_up(self.record_reads, bytes_max=self.config.pending_bytes_max // 2)
         self.digest_types = DigestTypes(self.record_reads)
 
     # --- for connections ---------------------------------------------------------------------------------------------

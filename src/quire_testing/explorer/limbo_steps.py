@@ -3,7 +3,7 @@
 A question to the store is three steps: asked (with the add that makes it), read at the store, received. Whatever else
 happens may come between any two of them, and so with the four of limbo's end: looked, filled, read again, arrived.
 
-Source: `bookie/ledgers/record_waits.py`, `bookie/server.py`, `client/repairing/copies.py`; `docs/protocol/bookie.md`, "Limbo".
+Source: `bookie/ledgers/unknown_ledgers.py`, `bookie/server.py`, `client/repairing/copies.py`; `docs/protocol/bookie.md`, "Limbo".
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class BookieProgram(BookieServer):
         self.ledgers = kind(self.storage, self._send_answers, self._rules)
         self._look_up_records()
         # The explorer's bookies begin with the ledger's key: it asks for the record after a loss only.
-        self.ledgers.unknown_ledgers.wait = None
+        self.ledgers.unknown_ledgers.first_key_counts = True
         self.lost = self._make_search()
         self.lease.never()
         self.collector = self._make_collector()

@@ -122,7 +122,7 @@ def test_a_ledger_that_waits_for_its_record_holds_up_no_other_and_keeps_only_its
     gate = with_slow_records(bookie)
     peer.send([bundle_of([add(FIRST, size=100_000), add(0, ledger=slow), add(FIRST, ledger=GOOD)])])
     [[(_, run, *_)]] = [
-        [one.decide.args for one in some] for some in bookie.server.record_waits._waiting.values()
+        [one.decide.args for one in some] for some in bookie.server.ledgers.unknown_ledgers._waiting.values()
     ]
     assert memoryview(run.body.obj).nbytes == bookie.server._pending_bytes == len(run.body)
     early = [(one.number, len(one.body)) for one in peer.answers()]
@@ -145,7 +145,7 @@ def test_a_bundle_of_unknown_ledgers_waits_for_no_more_records_than_plain_adds_d
         Kind.READ_LAC, 2, 0, 0, flags=Flag.FENCE, ledger_id=last.ledger_id, key=last.key
     )
     peer.send([whole, fence])
-    waiting = bookie.server.record_waits._waiting
+    waiting = bookie.server.ledgers.unknown_ledgers._waiting
     assert list(waiting) == [one.ledger_id for one in ledgers[:RECORD_WAITS_MAX]]
     assert peer.line.owner.record_waits == RECORD_WAITS_MAX
     assert peer.holds() == list(range(FIRST + 1)), "what is ordinary does not wait"

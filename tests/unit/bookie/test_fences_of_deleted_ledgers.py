@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from quire.bookie.ledgers.record_reads import ReadOutcome, RecordReads
-from quire.bookie.ledgers.unknown_ledgers import NO_CLIENT
 from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
@@ -143,17 +142,15 @@ class InBookKeepersWords(OneBookie):
 
     def __init__(self, name: str, rules: BookieRules) -> None:
         super().__init__(opened(FaultyFiles()), rules=rules, name=name)
-        self.ledgers.unknown_ledgers.on_deleted = lambda _ledger_id, callback, _asker: callback(
-            rules.fence_of_deleted(has_no_record=False)
-        )
+        self.fence_of_deleted = rules.fence_of_deleted
 
     def fenced_lac(self, ledger_id: int) -> tuple[Answer, int]:
         answers: list[Answer] = []
         asked = self.request(Kind.READ_LAC, ledger_id, int(Flag.FENCE))
-        callback = self.ledgers.unknown_ledgers.without_deleted(ledger_id, answers.append, NO_CLIENT)
-        self.ledgers.fence(asked, callback, NO_CLIENT)
+        self.ledgers.fence(asked, answers.append)
         self.settle()
-        return answers[0], NO_ENTRY
+        answer = answers[0]
+        return self.fence_of_deleted(has_no_record=False) if answer is Answer.DELETED else answer, NO_ENTRY
 
 
 @pytest.mark.parametrize("mutant", [False, True])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.bookie.collecting import lost_ledgers
-from quire.bookie.ledgers import record_reads, record_waits
+from quire.bookie.ledgers import record_reads, unknown_ledgers
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
@@ -190,7 +190,7 @@ async def asking(at: World, count: int) -> list[asyncio.Task[Answer]]:
     adds = [asyncio.create_task(at.add(access(1), [number])) for number in range(count)]
 
     async def kept() -> bool:
-        return sum(map(len, at.server.record_waits._waiting.values())) == count
+        return sum(map(len, at.server.ledgers.unknown_ledgers._waiting.values())) == count
 
     if count:
         await until(kept)
@@ -236,16 +236,16 @@ async def test_no_more_runs_wait_than_there_is_room_for(
     adds = await asking(at, 2)
     other = 1
     if limit == "WAITING_MAX":
-        monkeypatch.setattr(record_waits, "WAITING_MAX", 2)
+        monkeypatch.setattr(unknown_ledgers, "WAITING_MAX", 2)
     elif limit == "LEDGERS_MAX":
-        monkeypatch.setattr(record_waits, "LEDGERS_MAX", 1)
+        monkeypatch.setattr(unknown_ledgers, "LEDGERS_MAX", 1)
         other = 2
     else:
-        at.server.record_waits._bytes_max = at.server.record_waits._bytes
+        at.server.ledgers.unknown_ledgers._bytes_max = at.server.ledgers.unknown_ledgers._bytes
     assert await at.add(access(other), [9]) is Answer.READ_ONLY
     gate_of(at).set()
     assert await asyncio.gather(*adds) == [Answer.OK] * 2
-    assert at.server.record_waits._bytes == 0
+    assert at.server.ledgers.unknown_ledgers._bytes == 0
 
 
 async def test_a_store_that_went_back_settles_no_fence(at: World) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from quire.bookie.ledgers import record_reads, record_waits
+from quire.bookie.ledgers import record_reads, unknown_ledgers
 from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
@@ -175,7 +175,7 @@ async def test_what_comes_meanwhile_waits_in_order_for_one_read(at: World) -> No
     store.gate = asyncio.Event()
     who = await create(at)
     asked = [asyncio.ensure_future(at.add(who, [0])), asyncio.ensure_future(at.add(who, [1]))]
-    await until_async(lambda: at.server.record_waits._bytes > 0)
+    await until_async(lambda: at.server.ledgers.unknown_ledgers._bytes > 0)
     asked.append(asyncio.ensure_future(fence(at, who)))
     await waiting(at, 3)
     asked.append(asyncio.ensure_future(at.add(who, [2])))
@@ -184,12 +184,12 @@ async def test_what_comes_meanwhile_waits_in_order_for_one_read(at: World) -> No
     store.gate.set()
     assert await asyncio.gather(*asked) == [Answer.OK, Answer.OK, Answer.OK, Answer.FENCED]
     assert at.server.record_reads.reads == 1
-    assert at.server.record_waits._bytes == 0
+    assert at.server.ledgers.unknown_ledgers._bytes == 0
     assert (await at.client.info(at.bookie))[1]["pending_bytes"] == 0
 
 
 async def waiting(at: World, count: int) -> None:
-    await until_async(lambda: sum(map(len, at.server.record_waits._waiting.values())) == count)
+    await until_async(lambda: sum(map(len, at.server.ledgers.unknown_ledgers._waiting.values())) == count)
 
 
 class SeeingStore(SlowStore):
@@ -258,7 +258,7 @@ async def test_no_more_fences_wait_than_there_is_room_for(at: World, monkeypatch
     store: SlowStore = await over(at, SlowStore(at.store._space))
     store.gate = asyncio.Event()
     whos = [await create(at, NEW + number) for number in range(3)]
-    monkeypatch.setattr(record_waits, "LEDGERS_MAX", 2)
+    monkeypatch.setattr(unknown_ledgers, "LEDGERS_MAX", 2)
     fences = [asyncio.ensure_future(fence(at, who)) for who in whos[:2]]
     await waiting(at, 2)
     assert await fence(at, whos[2]) is Answer.UNKNOWN

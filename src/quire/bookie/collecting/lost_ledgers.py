@@ -12,7 +12,7 @@ from typing import Final
 
 from quire.bookie.collecting.disk_work import settle
 from quire.bookie.ledgers.ledgers import Ledgers
-from quire.bookie.ledgers.record_waits import recorded_key
+from quire.bookie.ledgers.unknown_ledgers import recorded_key
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import CorruptMetadataError, QuireError
 from quire.core.ids import BookieId, LedgerId

@@ -16,7 +16,7 @@ from quire.bookie.connections.bookkeeper_connection import BookKeeperConnection
 from quire.bookie.connections.bundle_requests import BundledRows, BundleRequests
 from quire.bookie.connections.client_connection import WAITING_BYTES_MAX, ClientConnection, Serving
 from quire.bookie.connections.opening import NativeHandshake
-from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX
+from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX, Fetched
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
 from quire.core.ids import ID_MAX, NO_ENTRY
@@ -428,15 +428,15 @@ class Connection(ClientConnection):
     def _tell(self, request: Request, info: dict[str, Any]) -> None:
         self.answer(request, Answer.OK, body=[native_info.encode_info(info)])
 
-    def _write_lac(self, request: Request) -> None:
+    def _write_lac(self, request: Request, fetched: Fetched = None) -> None:
         if request.term:
             # It may raise the term, which is durable before any response.
             callback = self.unless_deferred(lambda answer: self.answer(request, answer))
             self._ledgers.set_explicit_lac(request, callback, self)
             return
-        answer, retry = self._ledgers.explicit_lac(request), partial(self._write_lac, request)
+        answer, retry = self._ledgers.explicit_lac(request, fetched), partial(self._write_lac, request)
         unknown = answer is Answer.UNKNOWN
-        if not (unknown and self._ledgers.unknown_ledgers.waits(request.ledger_id, retry, self)):
+        if not (unknown and self._ledgers.unknown_ledgers.waits(request.ledger_id, retry, self, fetched)):
             self.answer(request, answer)
 
     def _ledger_info(self, request: Request) -> None:

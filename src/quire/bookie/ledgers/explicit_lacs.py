@@ -16,7 +16,7 @@ from typing import Final
 
 from quire.bookie.ledgers.followers import Followers
 from quire.bookie.ledgers.lac_bodies import key_of, lac_body_of, plain_lac_body
-from quire.bookie.ledgers.unknown_ledgers import UnknownLedgers
+from quire.bookie.ledgers.unknown_ledgers import Fetched, UnknownLedgers
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine
 from quire.wire.native_bodies import LacFields, LacItem
@@ -37,7 +37,7 @@ class ExplicitLacs(dict[int, int]):
         machines: the ledgers that are in memory.
         followers: who waits for a LAC.
         explicit_lac: takes, or refuses, what is not like what its ledger's machine knows: ledger id, body, key, token,
-            digest type, term.
+            digest type, term, what the ledger's record says.
         is_unsaved: whether a new one was taken, which is to wait here.
         unknown_ledgers: decides on requests for ledgers that are not known here.
     """
@@ -55,7 +55,7 @@ class ExplicitLacs(dict[int, int]):
         self,
         machines: Mapping[int, BookieLedgerMachine],
         followers: Followers,
-        explicit_lac: Callable[[int, bytes, bytes, int, int, int], Answer],
+        explicit_lac: Callable[[int, bytes, bytes, int, int, int, Fetched], Answer],
         is_unsaved: Callable[[int], bool],
         unknown_ledgers: UnknownLedgers,
     ) -> None:
@@ -93,15 +93,15 @@ class ExplicitLacs(dict[int, int]):
                 followers.tell(ledger_id, machine.facts.lac)
         return refused
 
-    def _take_one(self, item: LacItem) -> Answer:
+    def _take_one(self, item: LacItem, fetched: Fetched = None) -> Answer:
         body = lac_body_of(item)
         if body is None:
             return Answer.BAD_REQUEST
         answer = self._explicit_lac(
-            item.ledger_id, body, key_of(item), item.token, item.digest_type, item.term
+            item.ledger_id, body, key_of(item), item.token, item.digest_type, item.term, fetched
         )
         if answer is Answer.UNKNOWN and self._unknown_ledgers.waits(
-            item.ledger_id, partial(self._take_one, item), None
+            item.ledger_id, partial(self._take_one, item), None, fetched
         ):
             return Answer.OK  # a hint: whether it is taken then, its writer need not know
         if self._is_unsaved(item.ledger_id):

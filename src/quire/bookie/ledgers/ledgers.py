@@ -20,10 +20,18 @@ from crc32c import crc32c
 from quire.bookie.ledgers.explicit_lacs import ExplicitLacs
 from quire.bookie.ledgers.followers import Followers, Poll
 from quire.bookie.ledgers.lac_bodies import is_lac_body
-from quire.bookie.ledgers.unknown_ledgers import NO_CLIENT, AnswerCallback, UnknownLedgers, WaitingClient
+from quire.bookie.ledgers.record_reads import ReadOutcome
+from quire.bookie.ledgers.unknown_ledgers import (
+    NO_CLIENT,
+    AnswerCallback,
+    Fetched,
+    LateRefusalError,
+    UnknownLedgers,
+    WaitingClient,
+)
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import BookieLedgerMachine, BookieReady, LedgerFacts
-from quire.core.bookie.limbo_decisions import LimboDecisions
+from quire.core.bookie.limbo_decisions import LimboDecisions, once_read
 from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId
@@ -149,7 +157,6 @@ class Ledgers:
         explicit_lacs: takes the LACs of many ledgers, each as `explicit_lac` does one.
         flushing: a flush is under way, and `written` will be called after it.
         unknown_ledgers: decides on requests for ledgers that are not known here.
-        store_is_trusted: whether what the metadata store says of records may settle a fence.
     """
 
     machine: ClassVar = BookieLedgerMachine
@@ -169,11 +176,10 @@ class Ledgers:
         self._flush_scheduled = False
         self.flushing = False
         self.read_only = False
-        self.unknown_ledgers = UnknownLedgers(self._known, rules)
+        self.unknown_ledgers = UnknownLedgers(self._known, self.flush_soon, rules)
         self.explicit_lacs = ExplicitLacs(
             self._machines, self.followers, self._explicit_lac, self._is_unsaved, self.unknown_ledgers
         )
-        self.store_is_trusted: Callable[[], bool] = lambda: True
         self.limbo = LimboDecisions(storage.started_lsn, nameless=storage.lost_without_name, rules=rules)
         self.adds = 0
         self.entries_added = 0
@@ -188,11 +194,26 @@ class Ledgers:
             OK when it was handed over, or waits for the metadata store: the response comes with `callback.stored(
             tag, …)`. Any other response is final.
         """
-        answer = self.admit(request, run, callback, tag)
+        answer = self._admit(request, run, callback, tag, None)
+        if answer is not Answer.UNKNOWN:
+            return answer
         # It may have been fenced here before, or is not known: whether the writer may go on, the record must say.
-        return self.unknown_ledgers.keep(request, run, callback, tag) if answer is Answer.UNKNOWN else answer
+        decide = partial(self._add_late, request, run, callback, tag)
+        client = callback if isinstance(callback, WaitingClient) else NO_CLIENT
+        kept = self.unknown_ledgers.wait(request.ledger_id, decide, client, len(request.body))
+        return Answer.OK if kept else Answer.READ_ONLY
 
-    def admit(self, request: AddRequest, run: AddedRun, callback: WriteCallback, tag: object) -> Answer:
+    def _add_late(
+        self, request: AddRequest, run: AddedRun, callback: WriteCallback, tag: object, fetched: Fetched
+    ) -> None:
+        """Take or refuse a run that waited."""
+        answer = once_read(self._admit(request, run, callback, tag, fetched))
+        if answer is not Answer.OK:
+            callback.stored(tag, LateRefusalError(answer, request.ledger_id))
+
+    def _admit(
+        self, request: AddRequest, run: AddedRun, callback: WriteCallback, tag: object, fetched: Fetched
+    ) -> Answer:
         """As `add`, and UNKNOWN where the record must be read first: the run is neither taken nor refused."""
         recovery = bool(request.flags & Flag.RECOVERY)
         # Low-priority work stops before the space that fences and recovery need.
@@ -204,8 +225,7 @@ class Ledgers:
                 return Answer.READ_ONLY
         machine = self._machines.get(request.ledger_id)
         if machine is None or not machine.facts.key:
-            answer = self.unknown_ledgers.judge(request.ledger_id, request.key, request.token, request.term)
-            if answer is not Answer.OK:
+            if (answer := self._judge(request, fetched)) is not Answer.OK:
                 return answer
             machine = self._machine(request.ledger_id)
         lac_before = machine.facts.lac
@@ -219,12 +239,9 @@ class Ledgers:
             lafr=request.lafr,
         )
         if answer is not Answer.OK:
-            if (
-                answer is Answer.UNKNOWN
-                and not machine.facts.key
-                and storage.facts(request.ledger_id) is None
-            ):
-                del self._machines[request.ledger_id]  # nothing has been learned of it yet
+            learned = machine.facts.key or storage.facts(request.ledger_id) is not None
+            if answer is Answer.UNKNOWN and not learned:
+                del self._machines[request.ledger_id]
             return answer
         if facts is not None:
             self._put_facts(machine, facts)
@@ -302,7 +319,7 @@ class Ledgers:
     def _put_runs(
         self, runs: list[OrdinaryRun], indices: Sequence[int], callback: WriteCallback, tag: RowsTag
     ) -> None:
-        """Hand admitted runs to storage, and note of them what `admit` notes of one."""
+        """Hand admitted runs to storage, and note of them what `_admit` notes of one."""
 
         def tag_of(at: int, count: int) -> object:
             return tag(indices[at : at + count], runs[at : at + count])
@@ -323,28 +340,41 @@ class Ledgers:
         self.entries_added += sum([run[8] for run in runs])
         self.bytes_added += sum([len(run[3]) for run in runs])
 
-    def record_read(self, ledger_id: int, record: LedgerMetadata, bookie_id: BookieId) -> None:
-        """A record was read: it may show that no fence was lost, or which term, unless the store is treated as one that went back."""
-        if self.limbo.settles(record, bookie_id) and self.store_is_trusted():
-            # A stream's term is known only to a machine.
-            machine = self._known(ledger_id) if record.term else self._machines.get(ledger_id)
-            self.limbo.settled(ledger_id, machine, record.term)
+    def _judge(self, request: AddRequest, fetched: Fetched) -> Answer:
+        ledger_id, key, token, term = request.ledger_id, request.key, request.token, request.term
+        return self.unknown_ledgers.judge(ledger_id, key, token, term, fetched)
 
-    def explicit_lac(self, request: Request) -> Answer:
+    def record_read(self, bookie_id: BookieId, ledger_id: int, outcome: ReadOutcome) -> None:
+        """A record was read: it may show that no fence was lost, or which term, unless the store is treated as one that went back."""
+        if not isinstance(outcome, LedgerMetadata) or not self.limbo.settles(outcome, bookie_id):
+            return
+        if self.unknown_ledgers.store_is_trusted():
+            # A stream's term is known only to a machine.
+            machine = self._known(ledger_id) if outcome.term else self._machines.get(ledger_id)
+            self.limbo.settled(ledger_id, machine, outcome.term)
+
+    def explicit_lac(self, request: Request, fetched: Fetched = None) -> Answer:
         """Take a writer's explicit LAC: known at once, written with the next group (safety never rests on it)."""
         body = bytes(request.body)
         return self._explicit_lac(
-            request.ledger_id, body, request.key, request.token, request.digest_type, request.term
+            request.ledger_id, body, request.key, request.token, request.digest_type, request.term, fetched
         )
 
     def _explicit_lac(
-        self, ledger_id: int, body: bytes, key: bytes, token: int, digest_type: int, term: int
+        self,
+        ledger_id: int,
+        body: bytes,
+        key: bytes,
+        token: int,
+        digest_type: int,
+        term: int,
+        fetched: Fetched,
     ) -> Answer:
         if not is_lac_body(body, ledger_id):
             return Answer.BAD_REQUEST
         if not key:
             return Answer.UNAUTHORISED
-        first = self.unknown_ledgers.judge(ledger_id, key, token, term)
+        first = self.unknown_ledgers.judge(ledger_id, key, token, term, fetched)
         if first is not Answer.OK:
             return first
         machine = self._machine(ledger_id)
@@ -366,14 +396,16 @@ class Ledgers:
         """Whether a LAC was just taken, which waits for no group then."""
         return self._unsaved_lacs.pop(ledger_id, None) is not None
 
-    def set_explicit_lac(self, request: Request, callback: AnswerCallback, client: WaitingClient) -> None:
+    def set_explicit_lac(
+        self, request: Request, callback: AnswerCallback, client: WaitingClient, fetched: Fetched = None
+    ) -> None:
         """Take a writer's explicit LAC as `explicit_lac` does, and call `callback` once it is durable, as Java answers."""
         if request.key and (self.read_only or not self._storage.writable):
             callback(Answer.READ_ONLY)
             return
-        answer = self.explicit_lac(request)
+        answer = self.explicit_lac(request, fetched)
         if answer is not Answer.OK:
-            self.unknown_ledgers.refuse(answer, self.set_explicit_lac, request, callback, client)
+            self.unknown_ledgers.refuse(answer, self.set_explicit_lac, request, callback, client, fetched)
             return
         self._unsaved_lacs.pop(request.ledger_id, None)
         self._save(self._machine(request.ledger_id), callback)
@@ -388,22 +420,28 @@ class Ledgers:
 
     # --- fences and reads -----------------------------------------------------------------------------------------
 
-    def fence(self, request: Request, callback: AnswerCallback, client: WaitingClient = NO_CLIENT) -> None:
+    def fence(
+        self,
+        request: Request,
+        callback: AnswerCallback,
+        client: WaitingClient = NO_CLIENT,
+        fetched: Fetched = None,
+    ) -> None:
         """Fence, and call `callback` with the response once the fence is durable (at once if it was, or on a refusal).
 
         Of a stream it is the request's term that the bookie takes. UNKNOWN: the record must be read first, and does not
         come. A negative would count as a fence.
         """
-        answer = self.unknown_ledgers.judge(request.ledger_id, request.key, request.token, request.term)
+        answer = self._judge(request, fetched)
         if answer is not Answer.OK:
-            self.unknown_ledgers.refuse(answer, self.fence, request, callback, client)
+            self.unknown_ledgers.refuse(answer, self.fence, request, callback, client, fetched)
             return
         machine = self._machine(request.ledger_id)
         self._complete(machine)
         who: Any = {"key": request.key, "token": request.token, "digest_type": request.digest_type}
         ready = machine.raise_term(**who, term=request.term) if request.term else machine.set_fence(**who)
         if ready.answer is Answer.UNKNOWN:
-            self.unknown_ledgers.refuse(ready.answer, self.fence, request, callback, client)
+            self.unknown_ledgers.refuse(ready.answer, self.fence, request, callback, client, fetched)
             return
         if ready.facts is None:
             callback(ready.answer)
@@ -426,6 +464,7 @@ class Ledgers:
         request: Request,
         callback: AnswerCallback,
         client: WaitingClient = NO_CLIENT,
+        fetched: Fetched = None,
     ) -> None:
         """Let die what other terms left of a stream, and call `callback` once that is durable, or with a refusal.
 
@@ -433,14 +472,14 @@ class Ledgers:
         `LedgerStorage.truncate`.
         """
         retry = partial(self.truncate, what)
-        answer = self.unknown_ledgers.judge(request.ledger_id, request.key, request.token, request.term)
+        answer = self._judge(request, fetched)
         if answer is Answer.OK:
             machine = self._machine(request.ledger_id)
             self._complete(machine)
             who: Any = {"key": request.key, "token": request.token, "digest_type": request.digest_type}
             facts, _, answer, _ = machine.truncate(**who, term=request.term)
         if answer is not Answer.OK:
-            self.unknown_ledgers.refuse(answer, retry, request, callback, client)
+            self.unknown_ledgers.refuse(answer, retry, request, callback, client, fetched)
             return
         if self._storage.failure is not None:
             if facts is not None:
@@ -588,7 +627,9 @@ class Ledgers:
         damaged = self._storage.damages.of_ledger(ledger_id)
         return ledger_info(machine, self._storage.last_entry(ledger_id), damaged=bool(damaged))
 
-    def clear_limbo(self, request: Request, lsn: int, callback: AnswerCallback) -> None:
+    def clear_limbo(
+        self, request: Request, lsn: int, callback: AnswerCallback, fetched: Fetched = None
+    ) -> None:
         """End the limbo of a ledger whose entries have been restored; `callback` is called once that is durable.
 
         Args:
@@ -604,7 +645,7 @@ class Ledgers:
         ready = machine.clear_limbo(lsn, key=request.key)
         if ready.answer is Answer.UNKNOWN:
             retry = partial(self.clear_limbo, request, lsn, callback)
-            if self.unknown_ledgers.waits(request.ledger_id, retry, NO_CLIENT):
+            if self.unknown_ledgers.waits(request.ledger_id, retry, NO_CLIENT, fetched):
                 return
         self._carry_out(machine, ready, callback)
 
