@@ -9,7 +9,6 @@ import pytest
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import AddRequester
-from quire.client.recovering.copying import copies
 from quire.core.answers import Answer
 from quire.core.errors import NoSuchStreamError
 from quire.core.ids import EntryId
@@ -18,6 +17,7 @@ from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Put
 from quire.spark.jobs import scrub
 from quire.spark.jobs.__main__ import run_lines
+from quire.wire.entries import copies
 from quire.wire.entry import Entry
 from quire.wire.requests import AddRun
 
@@ -189,7 +189,7 @@ def test_a_copy_that_says_something_else_is_unlike_the_others(spark, own_cluster
         access = LedgerAccess.of(record)
         odd = record.fragments[0].ensemble[2]
         entry = Entry(record.ledger_id, EntryId(4), EntryId(3), 11 * 5, b"other words")
-        [run] = copies([entry], access, 1000)
+        [run] = copies([entry], access.digest, 1000)
         sink = Sink()
         add = AddRun(access, run.body, run.body_crc, 3, recovery=True)
         client.bookies.add_run(odd, add, sink, 0, timeout_ms=5000)
@@ -234,7 +234,7 @@ def test_entries_of_a_stream_are_looked_for_under_their_terms(spark, own_cluster
         odd, access = record.fragments[0].ensemble[2], LedgerAccess.of(record, record.term)
         for entry_id in (4, 25):
             entry = Entry(record.ledger_id, EntryId(entry_id), EntryId(3), 11 * 5, b"other words")
-            [run] = copies([entry], access, 1000, origin_term=2)
+            [run] = copies([entry], access.digest, 1000, origin_term=2)
             sink = Sink()
             add = AddRun(access, run.body, run.body_crc, 3, recovery=True, term=record.term)
             client.bookies.add_run(odd, add, sink, 0, timeout_ms=5000)

@@ -12,7 +12,7 @@ from typing import Final
 
 from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX
-from quire.metadata.store import KEY_LENGTH_MAX, check_key
+from quire.metadata.store import ID_DIGITS, KEY_LENGTH_MAX, check_key, id_key
 from quire.wire.bookie_service_info import check_bookie_id
 from quire.wire.layout import FieldUse, NamedValues
 
@@ -35,7 +35,6 @@ LOCKS: Final = f"{UNDERREPLICATION}locks/"
 AUDITORS: Final = f"{UNDERREPLICATION}auditorelection/"
 DISABLE: Final = f"{UNDERREPLICATION}disable"
 LOST_DELAY: Final = f"{UNDERREPLICATION}lostBookieRecoveryDelay"
-_DIGITS: Final = 19
 
 
 def named_key(folder: str, name: str, what: str) -> str:
@@ -62,17 +61,17 @@ def named_key(folder: str, name: str, what: str) -> str:
 
 def ledger_key(ledger_id: int) -> str:
     """Of a ledger's record; keys sort like their ids."""
-    return LEDGERS + _digits(ledger_id)
+    return id_key(LEDGERS, ledger_id)
 
 
 def ledger_notes_key(ledger_id: int) -> str:
     """Of the notes of a ledger whose record has no custom metadata."""
-    return LEDGER_NOTES + _digits(ledger_id)
+    return id_key(LEDGER_NOTES, ledger_id)
 
 
 def tombstone_key(ledger_id: int) -> str:
     """Of the tombstone of a ledger that was deleted."""
-    return TOMBSTONES + _digits(ledger_id)
+    return id_key(TOMBSTONES, ledger_id)
 
 
 def watermark_key(bookie_id: str) -> str:
@@ -92,7 +91,7 @@ def passes_key(bookie_id: str) -> str:
 
 def stream_key(stream_id: int) -> str:
     """Of a stream's record; keys sort like their ids."""
-    return STREAMS + _digits(stream_id)
+    return id_key(STREAMS, stream_id)
 
 
 def stream_name_key(name: str) -> str:
@@ -106,7 +105,7 @@ def stream_name_key(name: str) -> str:
 
 def repairs_key(ledger_id: int) -> str:
     """Of Quire's under-replicated marks of a ledger."""
-    return REPAIRS + _digits(ledger_id)
+    return id_key(REPAIRS, ledger_id)
 
 
 def away_key(bookie_id: str) -> str:
@@ -121,26 +120,20 @@ def worker_key(name: str) -> str:
 
 def missing_key(ledger_id: int) -> str:
     """Of BookKeeper's under-replicated mark of a ledger whose bookies are lost."""
-    return MISSING + _digits(ledger_id)
+    return id_key(MISSING, ledger_id)
 
 
 def lock_key(ledger_id: int) -> str:
     """Of the lock of a worker that repairs a ledger."""
-    return LOCKS + _digits(ledger_id)
+    return id_key(LOCKS, ledger_id)
 
 
 def ledger_of(key: str) -> int | None:
     """The ledger whose id is the last part of a key; None if that is none."""
     digits = key.rpartition("/")[2]
-    if len(digits) != _DIGITS or not (digits.isascii() and digits.isdecimal()) or int(digits) > ID_MAX:
+    if len(digits) != ID_DIGITS or not (digits.isascii() and digits.isdecimal()) or int(digits) > ID_MAX:
         return None
     return int(digits)
-
-
-def _digits(number: int) -> str:
-    if not 0 <= number <= ID_MAX:
-        raise MisuseError(f"{number} is no ledger id: they go from 0 to {ID_MAX}", ledger_id=number)
-    return f"{number:0{_DIGITS}d}"
 
 
 _SHARED: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and Java's")

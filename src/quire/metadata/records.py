@@ -56,6 +56,7 @@ from quire.metadata.store import (
     VersionConflictError,
     Versioned,
     Watch,
+    id_key,
     putting,
 )
 from quire.metadata.tombstones import get_unparsed, token_of, tombstone_in, tombstone_op
@@ -84,7 +85,7 @@ class RecordKind:
 
     Attributes:
         word: what has such a record.
-        prefix, key: of their keys.
+        prefix: of their keys.
         encode, decode: the bytes.
         missing: the error where there is no record.
         opened: how users open what has one.
@@ -92,7 +93,6 @@ class RecordKind:
 
     word: str
     prefix: str
-    key: Callable[[int], str]
     encode: Callable[[LedgerMetadata], bytes]
     decode: Callable[[bytes, int], LedgerMetadata]
     missing: type[NoSuchLedgerError | NoSuchStreamError]
@@ -103,6 +103,10 @@ class RecordKind:
         """The other kind, which has no record of the same id."""
         return OF_STREAMS if self is OF_LEDGERS else OF_LEDGERS
 
+    def key(self, ledger_id: int) -> str:
+        """Of a record; keys sort like their ids."""
+        return id_key(self.prefix, ledger_id)
+
     def no_such(self, ledger_id: int) -> NoSuchLedgerError | NoSuchStreamError:
         """There is no record of an id."""
         msg = f"{self.word} {ledger_id} does not exist: it was deleted, or never created in this cluster"
@@ -112,14 +116,13 @@ class RecordKind:
 OF_LEDGERS: Final = RecordKind(
     "ledger",
     LEDGERS,
-    ledger_key,
     ledger_metadata.serialize,
     ledger_metadata.parse,
     NoSuchLedgerError,
     "as a ledger",
 )
 OF_STREAMS: Final = RecordKind(
-    "stream", STREAMS, stream_key, encode_stream, decode_stream, NoSuchStreamError, "by its name as a stream"
+    "stream", STREAMS, encode_stream, decode_stream, NoSuchStreamError, "by its name as a stream"
 )
 
 

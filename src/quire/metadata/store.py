@@ -29,12 +29,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from quire.core.errors import AlreadyExistsError, MisuseError, RefusedError
-from quire.core.ids import LedgerId
+from quire.core.ids import ID_MAX, LedgerId
 from quire.core.ledger.metadata import NEWEST_FORMAT
 
 VALUE_BYTES_MAX: Final = 1_000_000
 """ZooKeeper takes one mebibyte with everything around it; the other drivers refuse the same values."""
 KEY_LENGTH_MAX: Final = 512
+ID_DIGITS: Final = 19
 LIST_LIMIT: Final = 1000
 RAISED_MAX: Final = 2**60
 """Ledger ids are raised above this one at most; every store can count on from there."""
@@ -132,6 +133,17 @@ def check_key(key: str) -> str:
         )
         raise MisuseError(msg, key=key)
     return key
+
+
+def id_key(folder: str, number: int) -> str:
+    """The key, in a folder, of what has an id, so that keys sort like ids.
+
+    Raises:
+        MisuseError: no ledger can have the id.
+    """
+    if not 0 <= number <= ID_MAX:
+        raise MisuseError(f"{number} is no ledger id: they go from 0 to {ID_MAX}", ledger_id=number)
+    return f"{folder}{number:0{ID_DIGITS}d}"
 
 
 def check_value(key: str, value: bytes) -> bytes:

@@ -2,7 +2,8 @@
 
 A run of small entries costs a reader mostly objects. Columns need one per entry, the payload; an `Entry` is made
 when one is used. `open_entries` checks those of a run that came from a bookie, all at once: what the interpreter would do for
-each entry is one call for all of them. Where anything does not fit, each entry is looked at by itself.
+each entry is one call for all of them. Where anything does not fit, each entry is looked at by itself. `copies` makes them into
+runs again, for recovery (entries to write back) and for the repair of a replica.
 
 Source: Vanlightly's guide, "Reading from ledgers"; BookKeeper overview, "Table 2: Entry fields"; `docs/formats/entry.md`.
 """
@@ -13,16 +14,26 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, pairwise, repeat
-from typing import Self, TypeAlias, overload
+from typing import NamedTuple, Self, TypeAlias, overload
 
 from crc32c import crc32c
 
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ids import EntryId, LedgerId
 from quire.core.ledger.metadata import DigestType
-from quire.wire.entry import HEADER_BYTES, TERM_HEADER_BYTES, Buffer, Entry, EntryDigest, NoOp, TermEntry
+from quire.wire.entry import (
+    HEADER_BYTES,
+    NO_OP,
+    TERM_HEADER_BYTES,
+    Buffer,
+    Entry,
+    EntryDigest,
+    NoOp,
+    TermEntry,
+)
+from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, checksum, encode_run
 
 Payloads: TypeAlias = Sequence[bytes | memoryview]
 
@@ -290,3 +301,103 @@ def _pick(
 def _layout(count: int, payload_bytes: int, header_bytes: int) -> struct.Struct:
     """A run of entries of one size: header, digest and payload of each."""
     return struct.Struct(">" + f"{header_bytes}sI{payload_bytes}s" * count)
+
+
+# --- and back -------------------------------------------------------------------------------------------------------
+
+
+class Copies(NamedTuple):
+    """One run of entries that were found, ready to be sent as a recovery add."""
+
+    first: int
+    last: int
+    body: bytes
+    body_crc: int
+
+
+def copies(
+    entries: Iterable[Entry],
+    digest: EntryDigest,
+    bytes_max: int,
+    *,
+    period: int = 1,
+    stripes: int = 1,
+    lac: int | None = None,
+    origin_term: int = 0,
+) -> Iterator[Copies]:
+    """Entries on their way to another bookie: made into runs again, of at most about `bytes_max`.
+
+    Args:
+        entries: of one ledger, by ascending id; a gap begins another run.
+        digest: the ledger's.
+        bytes_max: a run is cut before it would grow larger; one entry at least.
+        period: 1, or the ensemble size of a striped ledger.
+        stripes: with a period above 1, the stripes that the bookie stores; other entries are left out.
+        lac: the LAC for all headers; None keeps the one that each entry was found with.
+        origin_term: of a stream: the term in which all of them were written, which stays theirs.
+
+    Yields:
+        Runs with the entries' ids, lengths and payloads as they were found.
+
+    Source: BookKeeper protocol, "Closing a ledger as a reader": "replicating all entries it sees".
+    """
+    group: list[Entry] = []
+    size, expected = 0, -1
+    for entry in entries:
+        entry_id = entry.entry_id
+        if period > 1 and not stripes >> entry_id % period & 1:
+            continue
+        if group and (_has_gap(expected, entry_id, period, stripes) or size + len(entry.payload) > bytes_max):
+            yield _run_of(group, digest, period, stripes, lac, origin_term)
+            group, size = [], 0
+        group.append(entry)
+        size += len(entry.payload) + digest.overhead
+        expected = entry_id + 1
+    if group:
+        yield _run_of(group, digest, period, stripes, lac, origin_term)
+
+
+def _has_gap(expected: int, entry_id: int, period: int, stripes: int) -> bool:
+    """Whether an id of these stripes lies between two entries, so that they cannot be one run."""
+    if period == 1:
+        return entry_id != expected
+    return entry_id - expected >= period or any(
+        stripes >> skipped % period & 1 for skipped in range(expected, entry_id)
+    )
+
+
+def _run_of(
+    group: Sequence[Entry],
+    digest: EntryDigest,
+    period: int,
+    stripes: int,
+    lac: int | None,
+    origin_term: int,
+) -> Copies:
+    buffers: list[Buffer] = []
+    sizes: list[int] = []
+    seal_one = partial(digest.seal_with_term, origin_term=origin_term) if origin_term else digest.seal_one
+    seal_no_op = partial(digest.seal_with_term, origin_term=origin_term, flags=NO_OP)
+    for entry in group:
+        ledger_id, entry_id, found_lac, length, payload = entry
+        seal = seal_no_op if type(entry) is NoOp else seal_one
+        header = seal(ledger_id, entry_id, found_lac if lac is None else lac, length, payload)
+        buffers += (header, payload)
+        sizes.append(len(header) + len(payload))
+    first, last = group[0].entry_id, group[-1].entry_id
+    if period > 1:
+        # A run names only stripes that it has entries of.
+        stripes = sum({1 << entry.entry_id % period for entry in group})
+    body = encode_run(
+        ledger_id,
+        first,
+        last,
+        buffers,
+        sizes,
+        digest_type=digest.digest_type,
+        period=period,
+        stripes=stripes,
+        origin_term=origin_term,
+        scheme=SCHEME_TERMS if origin_term else SCHEME_PLAIN,
+    )
+    return Copies(first, last, body, checksum(body))

@@ -15,7 +15,6 @@ from quire.cli.cluster.marked import marked_ledgers
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import AddRequester
 from quire.client.client import Client
-from quire.client.recovering.copying import copies
 from quire.client.repairing.scrubbing import NO_TERMS, CopyVerdict, Finding, ReplicaCheck, windows
 from quire.client.streams.unbounded import UnboundedLedger
 from quire.client.writing.writer import LedgerWriter
@@ -26,6 +25,7 @@ from quire.core.ledger.stripes import BookieStripes, bookie_stripes
 from quire.core.repair.effects import RepairOutcome
 from quire.core.repair.under_replicated_marks import LedgerRepairs, MarkReason, WaitsFor
 from quire.metadata.repairs import Stored
+from quire.wire.entries import copies
 from quire.wire.entry import Entry
 from quire.wire.requests import AddRun
 from support.recovering_cluster import recovering_cluster
@@ -58,7 +58,7 @@ async def leave(
     """A bookie has an entry, unless said otherwise one that no reader is given: of an earlier term."""
     access = LedgerAccess.of(record, record.term)
     entry = Entry(LedgerId(record.ledger_id), EntryId(entry_id), EntryId(-1), length, payload)
-    (made,) = copies([entry], access, 1 << 20, origin_term=origin)
+    (made,) = copies([entry], access.digest, 1 << 20, origin_term=origin)
     requester = _Answered()
     request = AddRun(access, made.body, made.body_crc, -1, recovery=True, term=record.term)
     client.bookies.add_run(bookie, request, requester, None)

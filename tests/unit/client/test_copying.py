@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import AddRequester, BookieClient
 from quire.client.reading.range_read import open_runs
-from quire.client.recovering.copying import copies
 from quire.client.repairing.ledger_repair import unlimited
 from quire.client.repairing.range_copy import RangeCopier
 from quire.core.answers import Answer
@@ -20,6 +19,7 @@ from quire.core.ledger.metadata import DigestType
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.terms import TermRange
 from quire.core.repair.effects import CopyRange
+from quire.wire.entries import copies
 from quire.wire.entry import Entry, EntryDigest
 from quire.wire.native_bodies import BY_ID
 from quire.wire.requests import AddRun
@@ -41,7 +41,9 @@ def entry(entry_id: int) -> Entry:
 )
 def test_copies_hold_the_stripes_and_nothing_else(ids, bytes_max, shape, lac) -> None:
     period, stripes = shape
-    runs = list(copies([entry(e) for e in ids], ACCESS, bytes_max, period=period, stripes=stripes, lac=lac))
+    runs = list(
+        copies([entry(e) for e in ids], ACCESS.digest, bytes_max, period=period, stripes=stripes, lac=lac)
+    )
     wanted = [e for e in ids if stripes >> e % period & 1]
     views = [RunView.parse(run.body) for run in runs]
     assert all(run.body_crc == checksum(run.body) for run in runs)
@@ -55,21 +57,23 @@ def test_copies_hold_the_stripes_and_nothing_else(ids, bytes_max, shape, lac) ->
 
 
 def test_the_bytes_of_a_copy_are_those_of_the_original() -> None:
-    (run,) = copies([entry(e) for e in range(5, 20)], ACCESS, 10_000)
-    (again,) = copies(open_runs([RunView.parse(run.body)], ACCESS, 0, 99)[0], ACCESS, 10_000)
+    (run,) = copies([entry(e) for e in range(5, 20)], ACCESS.digest, 10_000)
+    (again,) = copies(open_runs([RunView.parse(run.body)], ACCESS, 0, 99)[0], ACCESS.digest, 10_000)
     assert again.body == run.body
 
 
 def test_runs_that_overlap_are_put_in_order_and_clipped() -> None:
-    low = [RunView.parse(run.body) for run in copies([entry(e) for e in range(10)], ACCESS, 10_000)]
-    high = [RunView.parse(run.body) for run in copies([entry(e) for e in range(5, 15)], ACCESS, 10_000)]
+    low = [RunView.parse(run.body) for run in copies([entry(e) for e in range(10)], ACCESS.digest, 10_000)]
+    high = [
+        RunView.parse(run.body) for run in copies([entry(e) for e in range(5, 15)], ACCESS.digest, 10_000)
+    ]
     found, bad, _ = open_runs(high + low, ACCESS, 3, 12)
     assert [got.entry_id for got in found] == list(range(3, 13))
     assert not bad
 
 
 def test_an_entry_with_a_wrong_digest_is_named() -> None:
-    (run,) = copies([entry(e) for e in range(10)], ACCESS, 10_000)
+    (run,) = copies([entry(e) for e in range(10)], ACCESS.digest, 10_000)
     body = bytearray(run.body)
     body[RunView.parse(run.body).offsets()[4] + 3] ^= 1
     found, bad, _ = open_runs([RunView.parse(bytes(body))], ACCESS, 0, 9)
@@ -81,7 +85,10 @@ def test_by_id_what_a_newer_term_has_put_anew_is_left_over() -> None:
     """A bookie whose directory was put back has entries of term 1 where the record names term 2."""
     ranges = (TermRange(Term(1), EntryId(0)), TermRange(Term(2), EntryId(5)))
     old, new = (
-        [RunView.parse(run.body) for run in copies([entry(e) for e in ids], ACCESS, 10_000, origin_term=term)]
+        [
+            RunView.parse(run.body)
+            for run in copies([entry(e) for e in ids], ACCESS.digest, 10_000, origin_term=term)
+        ]
         for term, ids in ((1, range(10)), (2, range(5, 8)))
     )
     found = [open_runs(runs, ACCESS, 0, 9, BY_ID, ranges=ranges)[0].entry_ids for runs in (old, old + new)]
@@ -103,7 +110,7 @@ class Sources:
             return ReadReply(Answer.TIMED_OUT)
         found = [
             RunView.parse(run.body)
-            for run in copies([entry(e) for e in range(first, last + 1) if e % 100], access, 1 << 20)
+            for run in copies([entry(e) for e in range(first, last + 1) if e % 100], access.digest, 1 << 20)
         ]
         return ReadReply(Answer.OK, found, last)
 

@@ -9,12 +9,12 @@ import pytest
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import BookieClient
-from quire.client.recovering.copying import copies
 from quire.client.streams.unbounded import UnboundedLedger
 from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import PastEndError, RecoveryInconclusiveError
 from quire.core.ids import EntryId
+from quire.wire.entries import copies
 from quire.wire.entry import Entry
 from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
@@ -62,7 +62,7 @@ async def put_on_one(stream: UnboundedLedger, writer: LedgerWriter, entry_id: in
     record, lac = writer.metadata, writer.last_add_confirmed
     access = LedgerAccess.of(record, writer.term)
     entry = Entry(record.ledger_id, EntryId(entry_id), lac, writer.length + 9, b"unacked")
-    (added,) = copies([entry], access, 1 << 20, origin_term=writer.term)
+    (added,) = copies([entry], access.digest, 1 << 20, origin_term=writer.term)
     told, request = Told(), AddRun(access, added.body, added.body_crc, lac, term=writer.term)
     stream._context.bookies.add_run(record.last_fragment.ensemble[0], request, told, None, 1000)
     assert await told.told is Answer.OK

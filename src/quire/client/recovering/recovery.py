@@ -22,7 +22,6 @@ from quire.client.access import LedgerAccess, origin_to_ask
 from quire.client.bookies.bookies import AddRequester
 from quire.client.context import ClientContext
 from quire.client.reading.range_read import RangeRead, ReadSettings, open_runs
-from quire.client.recovering.copying import Copies, copies
 from quire.client.recovering.pending_replication import mark_closed
 from quire.client.recovering.recovery_failures import is_final, not_recovered
 from quire.client.reused import reused_id
@@ -56,6 +55,7 @@ from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.take_over import TakeOverMachine
 from quire.metadata.retries import AT_ONCE
 from quire.metadata.store import VersionConflictError
+from quire.wire.entries import Copies, copies
 from quire.wire.entry import Entry
 from quire.wire.native_bodies import ANY_TERM
 from quire.wire.requests import AddRun
@@ -308,7 +308,7 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
             for first, last, origin_term in self._by_origin(effect.first, effect.last):
                 runs += copies(
                     (self._entries[entry_id] for entry_id in range(first, last + 1)),
-                    self._access,
+                    self._access.digest,
                     self._config.run_bytes_max,
                     period=effect.period,
                     stripes=effect.stripes,

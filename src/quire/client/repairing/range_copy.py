@@ -14,7 +14,6 @@ from typing import Any, Final
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import AddRequester, BookieClient
 from quire.client.reading.range_read import open_runs
-from quire.client.recovering.copying import Copies, copies
 from quire.client.repairing.replica_lists import READ_BYTES
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import WrongPasswordError
@@ -23,7 +22,7 @@ from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.replica import Replica
 from quire.core.ledger.stripes import Stretch
 from quire.core.repair.effects import CopyRange
-from quire.wire.entries import Entries
+from quire.wire.entries import Copies, Entries, copies
 from quire.wire.native_bodies import ANY_TERM
 from quire.wire.requests import AddRun
 from quire.wire.responses import ReadReply
@@ -210,7 +209,7 @@ class RangeCopier(AddRequester):
         waiting: list[tuple[int, Copies, asyncio.Future[Answer]]] = []
         for run in copies(
             (entry for entry in entries if wants(entry.entry_id)),
-            self._access,
+            self._access.digest,
             self._run_bytes_max,
             period=part.period,
             stripes=part.stripes,

@@ -19,7 +19,6 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import AddRequester, BookieClient
 from quire.client.context import ClientContext
 from quire.client.reading.range_read import open_runs
-from quire.client.recovering.copying import copies
 from quire.client.recovering.recovery import RecoveryPerformer, TakeOverResult
 from quire.core.answers import Answer
 from quire.core.errors import MetadataUnknownError, NoSuchStreamError
@@ -39,6 +38,7 @@ from quire.core.ledger.terms import by_origin, needs_of
 from quire.core.recovery.machine import RecoveryMachine
 from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.settings import doubled
+from quire.wire.entries import copies
 from quire.wire.entry import Entry, NoOp
 from quire.wire.native_bodies import BY_ID
 from quire.wire.requests import AddRun
@@ -351,7 +351,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
     async def _put_no_op(self, effect: SendTruncation, timeout_ms: int) -> Answer:
         entry_id, lac = effect.entry_id, effect.last_add_confirmed
         no_op = NoOp(self._record.ledger_id, entry_id, lac, self._recovery.end.length, b"")
-        (run,) = copies([no_op], self._access, self._config.run_bytes_max, origin_term=self.term)
+        (run,) = copies([no_op], self._access.digest, self._config.run_bytes_max, origin_term=self.term)
         sent = _NoOpSent()
         add = AddRun(self._access, run.body, run.body_crc, EntryId(lac), recovery=True, term=self.term)
         self._bookies.add_run(effect.bookie, add, sent, None, timeout_ms)
