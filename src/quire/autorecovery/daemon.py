@@ -30,7 +30,8 @@ class AutoRecovery:
         client: the cluster.
         name: how others know this process; None: its host and id, with some random digits.
         bytes_per_s: how fast it copies; None: as fast as bookies accept it.
-        duties: what the auditor does hourly besides marking ledgers that wait for replication.
+        duties: what the auditor does hourly besides marking ledgers with pending replication (closed while a guaranteed
+            write quorum was not reached).
         audit: ticks and pauses of audits.
         queue: attempts, pauses and room of the worker.
         grace: how long an open ledger is left to its writer.

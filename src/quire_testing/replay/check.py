@@ -71,7 +71,7 @@ WALK_STEPS_MAX: Final = 90
 MakeStage = Callable[[ScriptedNetwork], Stage]
 
 IN_PROGRAMS: Final = {"D3": (Patch(Start.run, "if served:", "if False:"),)}
-"""What the explorer's bookies do by themselves."""
+"""Mutants of which the explorer's bookie has a part of its own: the same taken out of the program."""
 
 
 @dataclass(slots=True)

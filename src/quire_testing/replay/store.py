@@ -81,7 +81,7 @@ class ScriptedStore(MemoryStore):
     Args:
         shared: the space.
         prefix: of the keys that questions are about.
-        blind: a close is taken whatever the version (a fix is out: X16).
+        blind: a close is taken whatever the version, for the mutant X16 (docs/counterexamples.md).
 
     Attributes:
         scripted: questions wait; before that they are answered at once.

@@ -18,7 +18,7 @@ from quire.core.log.list import Leader, LedgerSummary, LogHead, LogItem, LogPage
 
 
 class EndReason(Enum):
-    """Why a log's handle ended."""
+    """Why a log's handle ended. ABANDONED: stopped at once; the next opener recovers what is open."""
 
     CLOSED = "closed"
     ABANDONED = "abandoned"
@@ -75,7 +75,7 @@ class BackOff:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Lead: send appends to this ledger, whose first record has this offset (None only with a rule taken out)."""
+    """Lead: send appends to this ledger, whose first record has this offset (None only in a mutant of the explorer)."""
 
     ledger_id: LedgerId
     first_offset: int | None
