@@ -99,9 +99,9 @@ def test_a_copy_that_is_on_no_disk_when_its_source_is_given_back_is_missed(monke
 
 
 def test_a_truncation_that_is_answered_too_early_is_noticed(monkeypatch) -> None:
-    def hasty(dropper, ledger_id, *what):
+    def hasty(dropper, ledger_id, *what, **which):
         *what, callback, tag = what
-        truncate(dropper, ledger_id, *what, callback, lambda _: None)
+        truncate(dropper, ledger_id, *what, callback, lambda _: None, **which)
         callback.stored(tag, None)
 
     truncate = EntryDropper.truncate

@@ -94,9 +94,9 @@ class GivesBackEarly(LedgerStorage):
         super().__init__(*arguments)
         self.housekeeping.reclaimer = Hasty(
             self.segments,
-            self._states,
+            self.states,
             self.kept,
-            self._journal,
+            self.journal,
             self._files,
             self._clock,
             SMALL.spares_max,
@@ -246,8 +246,8 @@ class TriesAgain(LedgerStorage):
 
     def flush(self) -> None:
         super().flush()
-        self._journal.finish()
-        self._journal.failure = None
+        self.journal.finish()
+        self.journal.failure = None
 
 
 @incident(
@@ -277,7 +277,7 @@ async def test_4855_the_first_failure_is_final(fault: bool) -> None:
         found = read_all(again, 1, 0, 29)
         for entry_id in told + later:
             require(
-                entry_id in found or again.in_limbo(1),
+                entry_id in found or again.states.in_limbo(1),
                 "readable",
                 f"entry {entry_id} was acknowledged and is denied",
             )

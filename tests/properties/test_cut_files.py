@@ -95,7 +95,7 @@ async def starts(folder: Path, name: str) -> tuple[int, int]:
             except QuireError as error:
                 refused.append(str(error))
                 continue
-            assert len(read_all(server.storage, 1, 0, 9)) == 10 or server.storage.in_limbo(1)
+            assert len(read_all(server.storage, 1, 0, 9)) == 10 or server.storage.states.in_limbo(1)
             await cluster.stop_bookie(bookie)
     assert all(str(directory / name) in sentence for sentence in refused)
     return len(lengths), len(refused)

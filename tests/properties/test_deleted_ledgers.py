@@ -154,7 +154,7 @@ class World:
     # --- what must hold
 
     def check(self) -> None:
-        storage, states = self.storage, self.storage._states
+        storage, states = self.storage, self.storage.states
         assert storage.failure is None
         assert storage.damages.kept == []
         for ledger_id, life in self.lives.items():
@@ -164,13 +164,13 @@ class World:
                 assert storage.last_entry(ledger_id) == -1
                 assert (facts is not None and facts.deleted_until_ms > 0) or life.shrunk
                 assert (facts is None) or facts.deleted_until_ms > 0
-                assert ledger_id not in storage.ledger_ids()
+                assert ledger_id not in list(storage.states.ledgers)
                 continue
             assert found == life.entries
             assert storage.token(ledger_id) == life.token
-            assert (ledger_id in storage.ledger_ids()) == bool(life.entries or life.token)
+            assert (ledger_id in list(storage.states.ledgers)) == bool(life.entries or life.token)
         assert not states.shrunk.keys() & (states.ledgers.keys() | states.tombstones.keys())
-        if storage._journal.busy:
+        if storage.journal.busy:
             return
         held = held_on_disk(storage)
         for ledger_id, count in states.shrunk.items():
@@ -235,10 +235,10 @@ def test_nothing_deleted_comes_back(steps: list[tuple[str, int]], seed: int) -> 
         world.settle(0)
         world.check()
         world.fill(1)
-    assert world.storage._states.shrunk.keys() | world.storage._states.tombstones.keys() == set()
+    assert world.storage.states.shrunk.keys() | world.storage.states.tombstones.keys() == set()
     world.stop(seed)
     world.check()
-    assert world.storage._states.shrunk == {}
+    assert world.storage.states.shrunk == {}
 
 
 def test_the_same_steps_at_length() -> None:
@@ -250,12 +250,12 @@ def test_the_same_steps_at_length() -> None:
         for _ in range(150):
             name = chance.choice(OFTEN)
             number = chance.choice((1, 5)) if name == "shrink" else chance.randrange(1, 7)
-            shrunk, segments = dict(world.storage._states.shrunk), set(world.storage.segments)
+            shrunk, segments = dict(world.storage.states.shrunk), set(world.storage.segments)
             STEPS[name][0](world, number)
             world.check()
             counted[name] += 1
-            counted["packed"] += len(world.storage._states.shrunk.keys() - shrunk.keys())
-            counted["went"] += len(shrunk.keys() - world.storage._states.shrunk.keys())
+            counted["packed"] += len(world.storage.states.shrunk.keys() - shrunk.keys())
+            counted["went"] += len(shrunk.keys() - world.storage.states.shrunk.keys())
             counted["given back"] += len(segments - set(world.storage.segments))
         world.storage.close()
     assert all(counted[name] > 2.5 * seeds for name in [*STEPS, "packed", "went", "given back"]), counted

@@ -51,12 +51,12 @@ class WorldById(World):
         ]
         self.serial += 1
         told, tag = len(self.callback.told), ("others", self.serial)
-        self.storage.truncate(stream, first, TERMS[-1] + 1, self.callback, tag, last=last, kept=kept)
+        self.storage.drops.truncate(stream, first, TERMS[-1] + 1, self.callback, tag, last=last, kept=kept)
         settle(self.storage)
         [error] = [error for each, error in self.callback.told[told:] if each == tag]
         if error is None:
             for one in goes:
-                self.models[stream].kill(one, one, self.storage.last_lsn)
+                self.models[stream].kill(one, one, self.storage.journal.last_lsn)
         else:
             assert f"has {DEAD_RANGES_MAX} dead ranges already" in str(error)
             self.counted["too many ranges"] += 1

@@ -134,19 +134,19 @@ class World:
         )
         put(storage, run, self.callback, lac=chance.choice((-1, first)), recovery=chance.random() < 0.3)
         for entry_id in run.ids():
-            model.put(term, entry_id, storage.last_lsn, payload + b"/%d" % entry_id)
+            model.put(term, entry_id, storage.journal.last_lsn, payload + b"/%d" % entry_id)
         model.pending_deletion.clear()
 
     def _drop(self, ledger_id: int, first: int, last: int, *, before_term: bool = False) -> None:
-        through = max(0, self.storage.last_lsn - self.chance.choice((0, 0, 0, 3, 20)))
+        through = max(0, self.storage.journal.last_lsn - self.chance.choice((0, 0, 0, 3, 20)))
         newest = self.models[ledger_id].newest
-        assert newest <= through or self.storage.written_since(ledger_id, through)
+        assert newest <= through or self.storage.drops.written_since(ledger_id, through)
         if newest > through or before_term:
             # Whoever drops looks at what was put since, or names the LSN of a term: merged runs bear their highest LSN.
             through = self.models[ledger_id].term_lsn
         self.serial += 1
         told = len(self.callback.told)
-        self.storage.drop(ledger_id, first, last, through, self.callback, ("drop", self.serial))
+        self.storage.drops.drop(ledger_id, first, last, through, self.callback, ("drop", self.serial))
         settle(self.storage)
         errors = [error for tag, error in self.callback.told[told:] if tag == ("drop", self.serial)]
         if errors == [None]:
@@ -184,7 +184,7 @@ class World:
         ]
         self.serial += 1
         told = len(self.callback.told)
-        self.storage.truncate(ledger_id, first, term, self.callback, ("truncate", self.serial))
+        self.storage.drops.truncate(ledger_id, first, term, self.callback, ("truncate", self.serial))
         settle(self.storage)
         [error] = [error for tag, error in self.callback.told[told:] if tag == ("truncate", self.serial)]
         if error is None:
@@ -197,16 +197,18 @@ class World:
         self._drop(ledger_id, 0, ID_MAX)
 
     def set_pending_deletion(self, ledger_id: int) -> None:
-        if ledger_id not in self.storage.ledger_ids():
+        if ledger_id not in list(self.storage.states.ledgers):
             return
         first = self.chance.randrange(LAST)
-        last, through = first + self.chance.choice((0, 9, 60)), self.storage.last_lsn
-        self.storage.set_pending_deletion(ledger_id, first, last, through)
+        last, through = first + self.chance.choice((0, 9, 60)), self.storage.journal.last_lsn
+        self.storage.drops.set_pending_deletion(ledger_id, first, last, through)
         self.models[ledger_id].pending_deletion.append((first, last, through))
 
     def cancel_deletion(self, ledger_id: int) -> None:
-        assert self.storage.is_pending_deletion(ledger_id) == bool(self.models[ledger_id].pending_deletion)
-        self.storage.cancel_deletion(ledger_id)
+        assert self.storage.drops.is_pending_deletion(ledger_id) == bool(
+            self.models[ledger_id].pending_deletion
+        )
+        self.storage.drops.cancel_deletion(ledger_id)
         self.models[ledger_id].pending_deletion.clear()
 
     def delete(self, ledger_id: int) -> None:
@@ -220,13 +222,13 @@ class World:
 
     def limbo(self, ledger_id: int) -> None:
         facts = self.storage.facts(ledger_id) or LedgerFacts(ledger_id)
-        facts.limbo = None if facts.limbo else Limbo(self.storage.last_lsn)
+        facts.limbo = None if facts.limbo else Limbo(self.storage.journal.last_lsn)
         self.storage.put_facts(facts, self.callback, "limbo")
         self.models[ledger_id].limbo = facts.limbo
 
     def take_term(self, ledger_id: int) -> None:
         facts = self.storage.facts(ledger_id) or LedgerFacts(ledger_id)
-        facts.term_lsn = self.storage.last_lsn
+        facts.term_lsn = self.storage.journal.last_lsn
         self.storage.put_facts(facts, self.callback, "term")
         self.models[ledger_id].term_lsn = facts.term_lsn
 
@@ -244,7 +246,7 @@ class World:
                 make_run(ledger_id, entry_id, entry_id, payload=payload, origin_term=term),
                 self.callback,
             )
-            model.put(term, entry_id, self.storage.last_lsn, payload + b"/%d" % entry_id)
+            model.put(term, entry_id, self.storage.journal.last_lsn, payload + b"/%d" % entry_id)
         model.pending_deletion.clear()
 
     def fill(self, number: int) -> None:
@@ -288,8 +290,8 @@ class World:
         """A slice; now and then no rows of footers are in memory, and one read finds no descriptor left."""
         if self.short is None or self.short.random() < 0.7:
             return next(work, self)
-        for sequence, ledger_id in list(self.storage._reader.cache._items):
-            self.storage._reader.cache.forget(sequence, ledger_id)
+        for sequence, ledger_id in list(self.storage.reader.cache._items):
+            self.storage.reader.cache.forget(sequence, ledger_id)
         self.files.short_in = self.short.randrange(1, 4)
         try:
             return next(work, self)
@@ -299,13 +301,13 @@ class World:
 
     def rot(self, ledger_id: int) -> None:
         """A bit of a run in a sealed segment is another one."""
-        storage, ledger = self.storage, self.storage._states.ledgers.get(ledger_id)
+        storage, ledger = self.storage, self.storage.states.ledgers.get(ledger_id)
         if ledger is None:
             return
         found = [
             piece
             for term in (TERMS if ledger_id in STREAMS else (0,))
-            for piece in storage._reader.pieces(ledger_id, ledger, 0, LAST, term)
+            for piece in storage.reader.pieces(ledger_id, ledger, 0, LAST, term)
             if piece.row.kind == SegmentRecordKind.RUN
             and storage.segments[piece.sequence].trailer is not None
             and piece.sequence not in storage.unsealed
@@ -392,7 +394,7 @@ class World:
         assert (facts.term_lsn if facts else 0) == model.term_lsn
         there = (entry_id for of_term in model.entries.values() for entry_id in of_term)
         assert storage.last_entry(ledger_id) == max(there, default=-1)
-        assert not model.newest or storage.written_since(ledger_id, model.newest - 1)
+        assert not model.newest or storage.drops.written_since(ledger_id, model.newest - 1)
 
 
 LEDGER = st.sampled_from((*LEDGERS, *STREAMS))

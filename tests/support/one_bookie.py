@@ -26,6 +26,7 @@ from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.recovery.machine import RecoveryMachine
 from quire.storage.holding import RangeHeld
 from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.states import States
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import RunView
 from quire_testing.kit.stepped import StepClock, StepWorker
@@ -81,7 +82,7 @@ def check_nothing_denied(storage: LedgerStorage, ledger_ids: Iterable[int], name
         found = read_all(storage, ledger_id, 0, 59)
         lost = [i for i in range(60) if i not in found]
         require(
-            not lost or storage.in_limbo(ledger_id),
+            not lost or storage.states.in_limbo(ledger_id),
             name,
             f"ledger {ledger_id}: {lost} are said never to have been",
         )
@@ -92,16 +93,27 @@ class Denies:
 
     def __init__(self, storage: LedgerStorage) -> None:
         self._storage = storage
+        self.states = DeniesLimbo(storage.states)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._storage, name)
 
-    def in_limbo(self, ledger_id: int) -> bool:
-        return False
-
     def read(self, ledger_id: int, first: int, last: int, bytes_max: int, **how: Any) -> RangeHeld:
         held = self._storage.read(ledger_id, first, last, bytes_max, **how)
         return RangeHeld(held.runs, max(held.conclusive_through, last if not held.runs else first - 1), [])
+
+
+class DeniesLimbo:
+    """The states of such a disk: no ledger is in limbo."""
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._states, name)
+
+    def in_limbo(self, ledger_id: int) -> bool:
+        return False
 
 
 class OneBookie:
@@ -140,7 +152,7 @@ class OneBookie:
 
     def settle(self) -> None:
         self.ledgers.flush()
-        self.storage._journal.finish()
+        self.storage.journal.finish()
         self.storage.flush()
 
     # --- what a recoverer asks ---------------------------------------------------------------------------------------

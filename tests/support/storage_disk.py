@@ -182,7 +182,7 @@ def open_storage(
 
 def settle(storage: LedgerStorage) -> None:
     """Everything that was put is durable or has failed."""
-    storage._journal.finish()
+    storage.journal.finish()
     storage.flush()
 
 

@@ -133,7 +133,7 @@ class BookieAlerts:
             if isinstance(storage.failure, DirectoryLostError):
                 ends = "stop this process, and start the bookie on its own directory when no other process uses it"
             yield Condition(kinds.READ_ONLY, storage.failure.message, ends, "failed")
-        elif storage.full:
+        elif storage.journal.full:
             what = f"{storage.why_full}; new entries are refused, stored entries stay readable"
             ends = "delete ledgers or add disk space, or start the bookie with smaller segments (--segment-bytes)"
             if storage.short:
@@ -148,7 +148,7 @@ class BookieAlerts:
                 "the bookie continues by itself when it has read them; check that the metadata store responds"
             )
             yield Condition(kinds.READ_ONLY, what, ends, "searching")
-        limbo = storage.limbo
+        limbo = storage.states.limbo
         if limbo:
             what = (
                 f"the bookie may have lost entries of {_ledgers(limbo)}, so it gives no negative "

@@ -188,7 +188,7 @@ class BookieServer:
             # Nothing was written so far. From here on nothing refuses the directory any more.
             self._identity.take(self._files)
             self.storage.begin()
-            self.boot = self.storage.boot
+            self.boot = self.storage.boots.number
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self._look_up_records()
             self.lost = self._make_search()
@@ -472,10 +472,10 @@ class BookieServer:
             "add_p99_us": self.low_priority.add_p99_us(),
             "background": self.low_priority.info(),
             "record_reads": self.record_reads.reads,
-            "durable_lsn": storage.durable_lsn,
+            "durable_lsn": storage.journal.durable_lsn,
             "storage": storage.statistics(),
             "damages": [str(damage) for damage in storage.damages.kept],
-            "limbo": len(storage.limbo),
+            "limbo": len(storage.states.limbo),
             "collector": self.collector.info(),
             "space": self.space.last,
             "conditions": self.alerts.info(),

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from quire.core.ledger.stripes import HeldInterval
+from quire.storage.damages import Damages
 from quire.storage.index import RunPiece, is_damaged
-from quire.storage.segments.findings import Damage
 from quire.storage.segments.segment import Segment
 from quire.wire.entry import Buffer
 from quire.wire.run import RunLocation, count_ids
@@ -38,9 +38,7 @@ class Segments(Protocol):
 
     segments: dict[int, Segment]
     unsealed: dict[int, Segment]
-
-    def damaged(self, damage: Damage) -> None:
-        """Report something that does not verify."""
+    damages: Damages
 
     def read_again(self, segment: Segment) -> None:
         """Its footer does not verify: begin to read its records instead."""

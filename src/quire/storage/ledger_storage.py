@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,8 @@ from quire.core.bookie.boot import BootState, Marker
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.bookie.rules import RULES, BookieRules
 from quire.core.errors import DirectoryLostError, StorageError
-from quire.core.ids import ID_MAX
 from quire.core.ledger.placement import RandomSource
 from quire.core.ledger.stripes import HeldInterval
-from quire.core.ledger.terms import NO_TERM
 from quire.env.descriptors import is_shortage
 from quire.env.interfaces import Clock, Files, Worker
 from quire.storage.config import StorageConfig
@@ -46,7 +44,6 @@ from quire.storage.reclaiming.measuring import SpaceMeter
 from quire.storage.reclaiming.reclaim import Reclaimer
 from quire.storage.reclaiming.relocating import Relocator
 from quire.storage.reclaiming.tombstones import TombstoneShrinker
-from quire.storage.segments.findings import Damage
 from quire.storage.segments.segment import Segment, WriteCallback
 from quire.storage.segments.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.starting.first_group import write_start
@@ -62,6 +59,11 @@ class LedgerStorage:
 
     Attributes:
         report: what the start found.
+        boots: counts the starts on the directory.
+        journal: writes what is put.
+        reader: finds what is stored.
+        states: what is known of each ledger.
+        drops: lets entries of a ledger die, at once or soon.
         damages: what is damaged, found by the start or since.
         on_sealed: called when a segment has been sealed.
         started_lsn: of the mark of this start: a limbo that it began, or that begins while it runs, has this LSN.
@@ -82,7 +84,7 @@ class LedgerStorage:
         boots: BootFile,
         identity: Identity,
     ) -> None:
-        self._boots = boots
+        self.boots = boots
         self._identity = identity
         self._unbegun: Callable[[], None] = lambda: None
         self._config = config
@@ -98,8 +100,8 @@ class LedgerStorage:
         self.segments: dict[int, Segment] = dict(sorted(start.segments.items()))
         self.unsealed = {number: one for number, one in self.segments.items() if one.table is not None}
         self.damages = Damages([*start.report.damages], config.damages_max, start.report.damages_more)
-        self._reader = RunReader(self, segment_files, self._recent, config)
-        self._journal = Journal(
+        self.reader = RunReader(self, segment_files, self._recent, config)
+        self.journal = Journal(
             config,
             segment_files,
             worker,
@@ -109,43 +111,43 @@ class LedgerStorage:
             on_durable=self._durable,
             on_sealed=self._install,
         )
-        self._journal.last_lsn = self._journal.durable_lsn = start.last_lsn
-        self._journal.next_sequence = start.next_sequence
-        self._journal.terms = any(segment.header.terms for segment in self.segments.values())
-        self._journal.before_last = start.before_last
-        self._states = States(
+        self.journal.last_lsn = self.journal.durable_lsn = start.last_lsn
+        self.journal.next_sequence = start.next_sequence
+        self.journal.terms = any(segment.header.terms for segment in self.segments.values())
+        self.journal.before_last = start.before_last
+        self.states = States(
             start.ledgers,
             start.unnamed_limbo,
             start.unnamed_limbo_place[1],
-            self._journal,
+            self.journal,
             self.segments,
             self.unsealed,
         )
         start.ledgers.clear()
-        self._ledgers = self._states.ledgers
+        self._ledgers = self.states.ledgers
         self._set_up_housekeeping(start)
 
     def _set_up_housekeeping(self, start: Start) -> None:
         """Who looks after segments and states while requests go on."""
         config, segment_files, clock = self._config, self._files, self._clock
-        self.kept = KeptRecords(self.segments, segment_files, self._journal, self.damaged)
+        self.kept = KeptRecords(self.segments, segment_files, self.journal, self.damages.found)
         for sequence, locations in start.kept:
             self.kept.found(sequence, locations)
-        self._dropper = EntryDropper(
+        self.drops = EntryDropper(
             self,
-            self._reader,
-            self._states,
+            self.reader,
+            self.states,
             self.kept,
-            self._journal,
+            self.journal,
             self.damages,
-            RangeForgetter(self, self._reader, segment_files),
+            RangeForgetter(self, self.reader, segment_files),
             start.rules,
         )
         reclaimer = Reclaimer(
             self.segments,
-            self._states,
+            self.states,
             self.kept,
-            self._journal,
+            self.journal,
             segment_files,
             clock,
             config.spares_max,
@@ -153,33 +155,33 @@ class LedgerStorage:
         )
         compactor = Compactor(
             self.segments,
-            self._states,
-            self._reader,
-            self._journal,
+            self.states,
+            self.reader,
+            self.journal,
             segment_files,
             clock,
             self.damages,
-            Relocator(self._journal, self._states, self._recent, segment_files, self.damages),
+            Relocator(self.journal, self.states, self._recent, segment_files, self.damages),
         )
         meter = SpaceMeter(
             self.segments,
-            self._states,
-            self._reader,
+            self.states,
+            self.reader,
             segment_files,
             clock,
             reserve=config.reserve_segments,
         )
-        shrinker = TombstoneShrinker(self._states, self._journal, clock)
-        self.housekeeping = Housekeeping(reclaimer, compactor, shrinker, meter, self._states, self._journal)
+        shrinker = TombstoneShrinker(self.states, self.journal, clock)
+        self.housekeeping = Housekeeping(reclaimer, compactor, shrinker, meter, self.states, self.journal)
         self._installer = SegmentInstaller(
             self.segments,
             self.unsealed,
             reclaimer.retiring,
             reclaimer.pinned,
-            self._states,
-            self._journal,
+            self.states,
+            self.journal,
             segment_files,
-            self._reader.cache,
+            self.reader.cache,
             self.damages,
             clock,
             lambda: self.on_sealed(),  # noqa: PLW0108 - the callback is set later
@@ -278,21 +280,21 @@ class LedgerStorage:
         """Make the decisions of the start durable before anything is served."""
         self._files.prepare()
         self.report.write_path = self._files.write_path
-        journal = self._journal
+        journal = self.journal
         unsealed = list(self.unsealed.values())
         for segment in unsealed:
             self._files.settle(segment.sequence)  # the start's group says what is in them
         if start.resume is not None:
             self._files.reopen(start.resume)
             unsealed.remove(start.resume)
-        self.started_lsn = write_start(start, self._states, journal, self._config.group_bytes_max)
+        self.started_lsn = write_start(start, self.states, journal, self._config.group_bytes_max)
         journal.finish()
         if journal.failure is not None:
             raise journal.failure
         # What may have been lost is on disk now: only now may the evidence of it change.
         for segment in unsealed:
             self._seal_here(segment)
-        self._dropper.settle()
+        self.drops.settle()
         for sequence in sorted(start.leftover):
             self._files.recycle(sequence, keep=self._config.spares_max)
         if not self._files.make_spares(self._config.reserve_segments):
@@ -304,15 +306,15 @@ class LedgerStorage:
             if journal.failure is not None:
                 raise journal.failure
 
-        self._states.note_all_limbo()
+        self.states.note_all_limbo()
         self._count_boot(stored)
 
     def _count_boot(self, stored: BootState | None) -> None:
         try:
-            self._boots.begin(self._journal.durable_lsn, stored)
+            self.boots.begin(self.journal.durable_lsn, stored)
         except OSError as error:
             # On a full disk the next start makes it.
-            if error.errno not in NO_SPACE or self._boots.last is not None:
+            if error.errno not in NO_SPACE or self.boots.last is not None:
                 raise
 
     def _seal_here(self, segment: Segment) -> None:
@@ -328,7 +330,7 @@ class LedgerStorage:
             return
         self._closed = self._installer.closed = True
         self.housekeeping.close()
-        journal = self._journal
+        journal = self.journal
         if clean and journal.failure is None:
             journal.finish()
             if journal.failure is None:
@@ -336,7 +338,7 @@ class LedgerStorage:
                     journal.put(SegmentRecordKind.CLEAN_STOP, ALL_LEDGERS, b"", 0, Space.STATE)
                     journal.finish()
                     if journal.failure is None:
-                        self._boots.stopped(journal.durable_lsn)
+                        self.boots.stopped(journal.durable_lsn)
                 except (StorageError, OSError):
                     pass  # without the marks the next start looks more closely, that is all
         else:
@@ -348,9 +350,9 @@ class LedgerStorage:
     async def drain(self) -> None:
         """Return when all that was put is durable or has failed."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._journal.flush()
-        self._journal.try_again(last=True)
-        self._journal.when_idle(partial(_settle, done))
+        self.journal.flush()
+        self.journal.try_again(last=True)
+        self.journal.when_idle(partial(_settle, done))
         await done
 
     # --- putting ----------------------------------------------------------------------------------------------------
@@ -387,8 +389,8 @@ class LedgerStorage:
         ledger = self._ledgers.get(ledger_id)
         try:
             if ledger is None:
-                ledger = self._states.revive(ledger_id, space)
-            segment, offset, lsn = self._journal.put(
+                ledger = self.states.revive(ledger_id, space)
+            segment, offset, lsn = self.journal.put(
                 SegmentRecordKind.RUN,
                 ledger_id,
                 body,
@@ -407,11 +409,11 @@ class LedgerStorage:
                 item=(callback, tag, None),
             )
         except StorageError as error:
-            self._journal.refuse(callback, tag, error)
+            self.journal.refuse(callback, tag, error)
             return False
         if ledger is None:
-            ledger = self._states.new(ledger_id)
-            self._states.place(ledger_id, ledger)
+            ledger = self.states.new(ledger_id)
+            self.states.place(ledger_id, ledger)
         # Half the time of a call of `Row`, which every run would pay.
         row = tuple.__new__(Row, (
             ledger_id, origin_term, run.first, run.last, lsn, offset // OFFSET_UNIT, len(body), run.count, run.period,
@@ -421,8 +423,8 @@ class LedgerStorage:
         assert table is not None
         table.add(row, -1 if recovery else lac)
         self._recent.add(segment.sequence, offset, body, lsn)
-        if self._reader.pending_deletions:
-            self._dropper.cancel_deletion(ledger_id)
+        if self.reader.pending_deletions:
+            self.drops.cancel_deletion(ledger_id)
         if recovery:
             self.damages.put_back(ledger_id, run.first, run.last, origin_term)
         ledger.last = max(ledger.last, run.last)
@@ -452,9 +454,9 @@ class LedgerStorage:
         while at < len(runs):
             left = runs[at:] if at else runs
             try:
-                segment, offsets, lsn = self._journal.put_runs(left, callback, partial(tag, at))
+                segment, offsets, lsn = self.journal.put_runs(left, callback, partial(tag, at))
             except StorageError as error:
-                self._journal.refuse(callback, tag(at, 1), error)
+                self.journal.refuse(callback, tag(at, 1), error)
                 refused.append(at)
                 at += 1
             else:
@@ -502,146 +504,79 @@ class LedgerStorage:
         ledger_ids = [run[0] for run in runs]
         table.extend_late(b"".join(rows), ledger_ids, {run[0]: run[2] for run in runs})
         self._recent.add_all(segment.sequence, offsets, [run[3] for run in runs], lsn + len(runs) - 1)
-        if self._reader.pending_deletions:
+        if self.reader.pending_deletions:
             for ledger_id, *_ in runs:
-                self._dropper.cancel_deletion(ledger_id)
+                self.drops.cancel_deletion(ledger_id)
 
     def put_facts(self, facts: LedgerFacts, callback: WriteCallback, tag: object) -> None:
         """Store all that is known of a ledger; the newest is the whole."""
-        known = self._states.get(facts.ledger_id)
-        ledger = known or self._states.new(facts.ledger_id)
+        known = self.states.get(facts.ledger_id)
+        ledger = known or self.states.new(facts.ledger_id)
         until = ledger.facts.deleted_until_ms if ledger.facts is not None else 0
         before, ledger.facts = ledger.facts, facts.copy()
         try:
-            self._states.put(SegmentRecordKind.LEDGER_STATE, facts.ledger_id, ledger)
+            self.states.put(SegmentRecordKind.LEDGER_STATE, facts.ledger_id, ledger)
         except StorageError as error:
             ledger.facts = before
-            self._journal.refuse(callback, tag, error)
+            self.journal.refuse(callback, tag, error)
             return
         if known is None or until != facts.deleted_until_ms:
-            self._states.place(facts.ledger_id, ledger)
-        self._states.note_limbo(facts.ledger_id, ledger)
+            self.states.place(facts.ledger_id, ledger)
+        self.states.note_limbo(facts.ledger_id, ledger)
         if before is not None and before.in_limbo and not facts.in_limbo:
             self.damages.ledger_good(facts.ledger_id)
-        self._journal.wait(callback, tag)
+        self.journal.wait(callback, tag)
 
     def delete(self, ledger_id: int, until_ms: int, callback: WriteCallback, tag: object) -> None:
         """Kill a ledger's entries; its tombstone keeps fence and key, for who decides what it refuses until then."""
-        ledger = self._states.get(ledger_id) or self._states.new(ledger_id)
+        ledger = self.states.get(ledger_id) or self.states.new(ledger_id)
         before, through, ranges = ledger.facts, ledger.dead_through, ledger.dead_ranges
         facts = before or LedgerFacts(ledger_id)
         ledger.facts = replace(facts, deleted_until_ms=until_ms)
         # Everything put before this has a lower LSN, nothing after it has: also what is still on its way.
-        ledger.dead_through, ledger.dead_ranges = self._journal.last_lsn, ()
+        ledger.dead_through, ledger.dead_ranges = self.journal.last_lsn, ()
         try:
-            self._states.put(SegmentRecordKind.DELETE, ledger_id, ledger, Space.DELETE)
+            self.states.put(SegmentRecordKind.DELETE, ledger_id, ledger, Space.DELETE)
         except StorageError as error:
             ledger.facts, ledger.dead_through, ledger.dead_ranges = before, through, ranges
-            self._journal.refuse(callback, tag, error)
+            self.journal.refuse(callback, tag, error)
             return
-        self._states.place(ledger_id, ledger)
-        self._states.note_limbo(ledger_id, ledger)
-        self._dropper.cancel_deletion(ledger_id)
+        self.states.place(ledger_id, ledger)
+        self.states.note_limbo(ledger_id, ledger)
+        self.drops.cancel_deletion(ledger_id)
         self.kept.forget(ledger_id, ledger.dead_through)
         self.damages.ledger_good(ledger_id)
         for sequence in ledger.drop_spans():
             segment = self.segments.get(sequence)
             if segment is not None:
                 segment.live -= 1
-        self._journal.wait(callback, tag)
-
-    def drop(
-        self, ledger_id: int, first: int, last: int, through_lsn: int, callback: WriteCallback, tag: object
-    ) -> None:
-        """Kill entries of a ledger that lives on, with its fence and key, and without a tombstone.
-
-        Args:
-            ledger_id: the ledger; of one that is not known, or deleted, there is nothing to drop.
-            first: of the entries, of whatever origin term; 0..`ID_MAX` are all.
-            last: the last of them.
-            through_lsn: only what was put up to this LSN dies. What is put later, under the same ids, lives.
-            callback: is called with `tag` once that is durable; with an error, nothing was dropped: the disk is full or has
-                failed, or the ledger has as many dead ranges as its state can hold.
-            tag: whatever the caller knows the drop by.
-        """
-        self._dropper.drop(ledger_id, first, last, through_lsn, callback, tag)
-
-    def truncate(
-        self,
-        ledger_id: int,
-        first: int,
-        term: int,
-        callback: WriteCallback,
-        tag: object,
-        *,
-        last: int = ID_MAX,
-        kept: int = NO_TERM,
-    ) -> None:
-        """Kill what earlier terms left of a stream from an id on, for a take-over whose terms only fence.
-
-        Its own entries were put later than all of that, and live; what is put later lives too. Where there is nothing to kill
-        no dead range is kept.
-
-        Args:
-            ledger_id: the stream.
-            first: entries from here on go whose origin term is below `term`, and all that was put before them there.
-            term: the take-over's.
-            callback: as of `drop`; an error too where what is there cannot be read now.
-            tag: as of `drop`.
-            last: the last id, where a repair truncates what is decided.
-            kept: then, the origin term of what belongs there: all goes under whose id an entry of another one was put last.
-        """
-        self._dropper.truncate(ledger_id, (first, last), term, kept, callback, tag)
-
-    def set_pending_deletion(self, ledger_id: int, first: int, last: int, through_lsn: int) -> None:
-        """Say nothing of first..last, as far as it was put up to an LSN: it may be dropped soon, and is unknown until then.
-
-        An add to the ledger ends that, as `drop`, `delete` and `cancel_deletion` do, and a restart.
-        """
-        self._dropper.set_pending_deletion(ledger_id, first, last, through_lsn)
-
-    def is_pending_deletion(self, ledger_id: int) -> bool:
-        """Whether the deletion of some of a ledger's entries is pending: then nothing of it was put since."""
-        return self._dropper.is_pending_deletion(ledger_id)
-
-    def cancel_deletion(self, ledger_id: int) -> None:
-        """The deletion of a ledger's entries is not pending any more: they are found again."""
-        self._dropper.cancel_deletion(ledger_id)
+        self.journal.wait(callback, tag)
 
     def clear_unnamed_limbo(self, callback: WriteCallback, tag: object) -> None:
         """Responses about unknown ledgers are conclusive again: whatever may have been lost has been named."""
-        before = self._states.unnamed_limbo
+        before = self.states.unnamed_limbo
         try:
-            self._states.put_unnamed_limbo(before._replace(unknown=False))
+            self.states.put_unnamed_limbo(before._replace(unknown=False))
         except StorageError as error:
-            self._journal.refuse(callback, tag, error)
+            self.journal.refuse(callback, tag, error)
             return
-        self._journal.wait(callback, tag)
+        self.journal.wait(callback, tag)
         self.report.unknown_in_limbo = False
 
     def flush(self) -> None:
         """The end of a loop turn: what was put starts towards the disk."""
-        self._journal.flush()
+        self.journal.flush()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def ledger_ids(self) -> list[int]:
-        """The ledgers that are not deleted, in no order. All facts would cost a copy each; this costs nearly nothing."""
-        return list(self._ledgers)
-
     def token(self, ledger_id: int) -> int:
         """The token of a ledger, deleted or not; 0 if it has none or is not known."""
-        ledger = self._states.get(ledger_id)
+        ledger = self.states.get(ledger_id)
         return 0 if ledger is None or ledger.facts is None else ledger.facts.token
-
-    def written_since(self, ledger_id: int, lsn: int) -> bool:
-        """Whether a run of a ledger that is not deleted was put after an LSN, see `last_lsn`; True if unknown."""
-        ledger = self._states.get(ledger_id)
-        return ledger is not None and self._dropper.written_since(ledger_id, ledger, lsn)
 
     def facts(self, ledger_id: int) -> LedgerFacts | None:
         """A copy of what is known of a ledger, None if it is not known, or is deleted and refuses nothing any more."""
-        ledger = self._states.get(ledger_id)
+        ledger = self.states.get(ledger_id)
         return None if ledger is None or ledger.facts is None else ledger.facts.copy()
 
     def read(
@@ -661,10 +596,10 @@ class LedgerStorage:
         entry that was put last. With `located`, long runs may be
         left where they lie; see `Held.locations`. Of a `low_priority` read memory keeps nothing.
         """
-        ledger = self._states.get(ledger_id)
+        ledger = self.states.get(ledger_id)
         if ledger is None or last < first:
             return RangeHeld(conclusive_through=last)
-        held = self._reader.read(
+        held = self.reader.read(
             ledger_id,
             ledger,
             first,
@@ -674,25 +609,25 @@ class LedgerStorage:
             located=located,
             low_priority=low_priority,
         )
-        if self._reader.pending_deletions:
+        if self.reader.pending_deletions:
             held.unknown = sorted(
-                (*held.unknown, *self._dropper.unsaid(ledger_id, first, held.conclusive_through))
+                (*held.unknown, *self.drops.unsaid(ledger_id, first, held.conclusive_through))
             )
-        if self._states.in_unrecorded_limbo(ledger_id):
+        if self.states.in_unrecorded_limbo(ledger_id):
             held.conclusive_through = first - 1
         return held
 
     def last_entry(self, ledger_id: int) -> int:
         """The highest entry id that is here, -1 if none."""
-        ledger = self._states.get(ledger_id)
+        ledger = self.states.get(ledger_id)
         return -1 if ledger is None else ledger.last
 
     def is_recovered(self, ledger_id: int, entry_id: int, origin_term: int = 0) -> bool:
         """Whether the copy of an entry that is here was written by a recoverer: its header's LAC proves nothing."""
-        ledger = self._states.get(ledger_id)
+        ledger = self.states.get(ledger_id)
         if ledger is None:
             return False
-        pieces = self._reader.pieces(ledger_id, ledger, entry_id, entry_id, origin_term)
+        pieces = self.reader.pieces(ledger_id, ledger, entry_id, entry_id, origin_term)
         return any(piece.row.flags & RowFlag.RECOVERY for piece in pieces)
 
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
@@ -705,76 +640,47 @@ class LedgerStorage:
         Found lazily: a caller that wants only some stops, in the same loop turn. Intervals of two origin terms may have
         ids in common.
         """
-        ledger = self._states.get(ledger_id)
+        ledger = self.states.get(ledger_id)
         if ledger is None or ledger.last < first:
             return iter(())
-        return self._reader.held(ledger_id, ledger, first)
+        return self.reader.held(ledger_id, ledger, first)
 
     def good_from(self, ledger_id: int, first: int) -> Iterator[HeldInterval]:
         """The same, without what reads found to be damaged since: a repair copies that too."""
         return self.damages.without(ledger_id, self.held_from(ledger_id, first))
 
-    def in_limbo(self, ledger_id: int) -> bool:
-        """Whether "not here" must become "unknown" for this ledger."""
-        return self._states.in_limbo(ledger_id)
-
-    @property
-    def lost_without_name(self) -> bool:
-        """Whether this incarnation ever lost records that it cannot name: any ledger's fence may be among them."""
-        return self._states.unnamed_limbo.lost_at != 0
-
     # --- state of the disk --------------------------------------------------------------------------------------------
-
-    @property
-    def boot(self) -> int:
-        """How often the bookie was started on this directory, this time included; 0 where a full disk kept no count."""
-        return self._boots.number
 
     @property
     def boot_state(self) -> BootState | None:
         """What the cluster is to know of this directory; None where a full disk kept no count."""
-        last = self._boots.last
+        last = self.boots.last
         if last is None:
             return None
-        lsn = last.durable_lsn if last.clean else self.durable_lsn
+        lsn = last.durable_lsn if last.clean else self.journal.durable_lsn
         return BootState(last.number, lsn, Marker(*last.marker), last.clean)
-
-    @property
-    def last_lsn(self) -> int:
-        """Of what was put last; it may not be on disk yet."""
-        return self._journal.last_lsn
-
-    @property
-    def durable_lsn(self) -> int:
-        """Everything up to this is on disk."""
-        return self._journal.durable_lsn
 
     @property
     def failure(self) -> StorageError | None:
         """Set for ever once a write or sync has failed."""
-        return self._journal.failure
+        return self.journal.failure
 
     @property
     def writable(self) -> bool:
         """New adds are taken."""
-        if self._journal.failure is not None or self._closed:
+        if self.journal.failure is not None or self._closed:
             return False
-        if self._journal.full:
+        if self.journal.full:
             now_ms = self._clock.now_ms()
             if now_ms - self._looked_for_space_ms >= self._config.full_retry_ms:
                 self._looked_for_space_ms = now_ms
-                self._journal.look_for_space()
-        return not self._journal.full
-
-    @property
-    def full(self) -> bool:
-        """There is no space for new adds."""
-        return self._journal.full
+                self.journal.look_for_space()
+        return not self.journal.full
 
     @property
     def short(self) -> bool:
         """There is no space because no descriptor is left, not because the disk is full."""
-        return self._journal.full and self._files.short
+        return self.journal.full and self._files.short
 
     @property
     def why_full(self) -> str:
@@ -784,30 +690,25 @@ class LedgerStorage:
             return f"no file descriptor is left to create a file in {folder}"
         return f"the disk is full: {folder} has no room for another segment of {size} bytes"
 
-    @property
-    def limbo(self) -> Collection[int]:
-        """The ledgers, not deleted, of which something may be lost; in the order in which that was found."""
-        return self._states.limbo
-
     def check_disk(self) -> None:
         """Now and then: is it this process's, has a full one room again, is there a descriptor for what waits for one?"""
         self.check_owned()
-        if self._journal.failure is not None:
-            self._journal.flush()  # what waits is refused
-        self._journal.try_again()
-        if self._journal.full and not self._closed:
-            self._journal.look_for_space()
+        if self.journal.failure is not None:
+            self.journal.flush()  # what waits is refused
+        self.journal.try_again()
+        if self.journal.full and not self._closed:
+            self.journal.look_for_space()
 
     def check_owned(self) -> None:
         """Now and then, and before a segment: nothing more is written once another process has opened the directory."""
-        if self._journal.failure is None and not self._closed:
-            why = self._boots.other_writer()
+        if self.journal.failure is None and not self._closed:
+            why = self.boots.other_writer()
             lock = self._identity.lock
             if lock is not None and not lock.stands():
                 why = "another directory is in its place"
             if why:
                 # Final, as after a failed write; the next `flush` refuses what waits.
-                self._journal.failure = DirectoryLostError(
+                self.journal.failure = DirectoryLostError(
                     f"{self._files.directory.parent} is not this bookie's any more: {why}. Nothing more is acknowledged "
                     "or written here, and what this bookie does not have is unknown. Find out which process uses the "
                     "directory now, and let only one of them run",
@@ -816,28 +717,24 @@ class LedgerStorage:
 
     def statistics(self) -> dict[str, Any]:
         """Figures for people and monitoring."""
-        journal = self._journal
+        journal = self.journal
         return {
             "segments": len(self.segments),
             "spares": len(self._files.spares),
             "segment_bytes": sum(segment.header.segment_bytes for segment in self.segments.values()),
             "ledgers": len(self._ledgers),
-            "tombstones": len(self._states.tombstones),
-            "shrunk_tombstones": len(self._states.shrunk),
+            "tombstones": len(self.states.tombstones),
+            "shrunk_tombstones": len(self.states.shrunk),
             "groups_written": journal.groups_written,
             "bytes_written": journal.bytes_written,
             "recent_bytes": self._recent.bytes,
-            "footer_cache_bytes": self._reader.cache.bytes,
+            "footer_cache_bytes": self.reader.cache.bytes,
             "write_path": self._files.write_path,
             "full": journal.full,
             "damages": self.damages.count,
             "carried_bytes": self.housekeeping.compactor.relocated_bytes,
             "merged_runs": self.housekeeping.compactor.merged_runs,
         }
-
-    def damaged(self, damage: Damage) -> None:
-        """Note something that does not verify."""
-        self.damages.found(damage)
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
@@ -851,12 +748,12 @@ class LedgerStorage:
 
     def _on_freed(self, sequence: int) -> None:
         self.damages.file_freed(str(self._files.path(sequence)))
-        self._reader.cache.segment_freed(sequence)
+        self.reader.cache.segment_freed(sequence)
 
     def _durable(self, lsn: int) -> None:
         if self._recent.bytes > self._recent.bytes_max:
             self._recent.trim(lsn)
-        self._journal.prepare_spare()
+        self.journal.prepare_spare()
 
     def _install(self, segment: Segment, trailer: Trailer, directory: bytes) -> None:
         """A footer is on disk."""

@@ -237,7 +237,7 @@ class RunReader:
                 return kept
             path = str(self._files.path(span.sequence))
             what = "the checksum of a ledger's rows in the footer differs; the records are read instead"
-            self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what, -1))
+            self._segments.damages.found(Damage(path, offset, ledger_id, span.first, span.last, what, -1))
             self._segments.read_again(segment)
             return self._unknown(ledger_id, span, origin_term, passing=True)
         assert segment.table is not None
@@ -248,7 +248,7 @@ class RunReader:
         if not is_shortage(error):
             path = str(self._files.path(span.sequence))
             what = f"the rows of a ledger in the footer cannot be read: {error.strerror or error}"
-            self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what, -1))
+            self._segments.damages.found(Damage(path, offset, ledger_id, span.first, span.last, what, -1))
         return self._unknown(ledger_id, span, origin_term, passing=is_shortage(error))
 
     def _unknown(self, ledger_id: int, span: Span, origin_term: int, *, passing: bool) -> bytes:
@@ -487,7 +487,7 @@ class RunReader:
     def _damaged(self, piece: RunPiece, what: str) -> None:
         row = piece.row
         path = str(self._files.path(piece.sequence))
-        self._segments.damaged(
+        self._segments.damages.found(
             Damage(path, row.offset, row.ledger_id, row.first, row.last, what, row.origin_term)
         )
 

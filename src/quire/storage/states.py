@@ -198,7 +198,7 @@ class States:
         unsealed: those of them that are not sealed.
 
     Attributes:
-        ledgers: those that are not deleted.
+        ledgers: those that are not deleted, in no order. All facts would cost a copy each; their ids cost nearly nothing.
         tombstones: those that are, until their tombstone shrinks.
         shrunk: shrunk tombstones: ledger to the sealed segments in use that hold something that it keeps dead. All of it
             was put before now, so no LSN is kept.

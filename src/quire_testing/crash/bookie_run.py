@@ -230,7 +230,7 @@ class BookieRun:
         if answer is not Answer.OK:
             self.answers.append((str(asked), answer))
         else:
-            lsn = self.storage.last_lsn
+            lsn = self.storage.journal.last_lsn
             self._put.setdefault(ledger_id, []).extend((lsn, origin, *each) for each in entries)
         return answer
 
@@ -290,7 +290,7 @@ class BookieRun:
         for milestone in milestones:
             self.files.milestone(milestone, weakens=True)
         self._drops += [replace(milestone, kind=MilestoneKind.DROPPED) for milestone in milestones]
-        self.storage.drop(ledger_id, first, last, through, self, None)
+        self.storage.drops.drop(ledger_id, first, last, through, self, None)
 
     def rot(self, ledger_id: int) -> None:
         """A byte in the first long run of a ledger in a sealed segment is another one: its entries need not be readable."""

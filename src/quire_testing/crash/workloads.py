@@ -389,7 +389,7 @@ def compacted_in_slices(run: BookieRun, *, turns: int = 4, seed: int = 0) -> Non
         run.settle()
         facts = run.storage.facts(3)
         assert facts is not None
-        bound = facts.term_lsn = run.storage.last_lsn
+        bound = facts.term_lsn = run.storage.journal.last_lsn
         run.storage.put_facts(facts, run, None)
         for entry_id in range(first + 4, first + 8):
             run.add(3, entry_id, size=100)

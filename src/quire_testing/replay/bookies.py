@@ -196,10 +196,10 @@ class Bookie:
             return
         lsn = self.waiting.pop(0)
         following = self.waiting[0] if self.waiting else None
-        group = self.server.storage._journal._in_flight
+        group = self.server.storage.journal._in_flight
         if group is None or (following is not None and following <= group.last_lsn):
             return
-        while self.server.storage.durable_lsn < lsn and self._worker.busy:
+        while self.server.storage.journal.durable_lsn < lsn and self._worker.busy:
             perform(self._stage, self._loop, self._worker.step)
 
     def crash(self, *, wiped: bool, named: bool = False) -> None:
@@ -283,7 +283,7 @@ class Bookie:
         if at_once:
             self.finish()
         else:  # each request has a group of its own, as if it had filled the one before
-            self.server.storage._journal._close_group()
+            self.server.storage.journal._close_group()
 
     def rot(self, entry_id: int) -> None:
         """An entry can no longer be read."""
@@ -300,7 +300,7 @@ class Bookie:
     @property
     def last_lsn(self) -> int:
         """Of the last record put."""
-        return self.server.storage._journal.last_lsn
+        return self.server.storage.journal.last_lsn
 
     @property
     def machine(self) -> BookieLedgerMachine | None:

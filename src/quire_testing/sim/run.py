@@ -293,7 +293,9 @@ class _End:
         }
         last, needed = record.last_fragment.ensemble, record.write_quorum - record.ack_quorum + 1
         ledger_id = int(record.ledger_id)
-        knows = [bookie in servers and ledger_id not in servers[bookie].storage.limbo for bookie in last]
+        knows = [
+            bookie in servers and ledger_id not in servers[bookie].storage.states.limbo for bookie in last
+        ]
         return any(
             sum(knows[slot] for slot in write_set(first, len(last), record.write_quorum)) < needed
             for first in range(len(last))

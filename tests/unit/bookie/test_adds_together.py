@@ -45,12 +45,12 @@ def peer() -> Iterator[Peer]:
 
 
 def test_a_chunk_of_adds_of_two_ledgers_is_answered_in_one_write_and_one_group(peer: Peer) -> None:
-    groups = peer.bookie.server.storage._journal.groups_written
+    groups = peer.bookie.server.storage.journal.groups_written
     frames = [add(FIRST + at // 2, ledger=(ACCESS, GOOD)[at % 2], number=at + 1) for at in range(40)]
     peer.send([b"".join(frames)])
     assert peer.told() == [(number, Answer.OK) for number in range(1, 41)]
     assert peer.line.writes == 1
-    assert peer.bookie.server.storage._journal.groups_written == groups + 1
+    assert peer.bookie.server.storage.journal.groups_written == groups + 1
     assert peer.holds() == peer.holds(GOOD) == list(range(FIRST + 20))
 
 

@@ -290,7 +290,7 @@ async def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_set
         )
         await put_record(at.store, record)
     assert await at.add(lost, [0]) is Answer.OK
-    end = at.server.storage._journal.current.data_end  # type: ignore[union-attr]
+    end = at.server.storage.journal.current.data_end  # type: ignore[union-attr]
     await at.server.stop(clean=False)
     [segment] = (tmp_path / "bookie" / "segments").glob("*.seg")
     with segment.open("r+b") as file:
@@ -314,7 +314,7 @@ async def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_set
 
     store.gate.set()
     async with asyncio.timeout(20):
-        while at.server.storage.in_limbo(3):
+        while at.server.storage.states.in_limbo(3):
             await at.client.info(at.bookie)
     assert (await at.read(new, 0, 0)).answer is Answer.NO_LEDGER, "it was never here"
     assert await at.add(new, [0]) is Answer.READ_ONLY, "whoever writes it, no record names it"
@@ -457,7 +457,7 @@ async def test_a_bookie_whose_segments_are_gone_denies_nothing(tmp_path: Path, a
     assert reply.answer is Answer.UNKNOWN or reply.conclusive_through < 0
     assert await at.add(who, [1], lac=0) is Answer.READ_ONLY, "it was fenced here, as far as anybody can tell"
     async with asyncio.timeout(20):
-        while at.server.storage.in_limbo(2):
+        while at.server.storage.states.in_limbo(2):
             await at.client.info(at.bookie)
     assert await at.add(who, [1], lac=0) is Answer.READ_ONLY
     assert (await at.read(access(2), 0, 0)).answer is Answer.NO_LEDGER, "no record names this bookie"
@@ -489,7 +489,7 @@ async def test_an_add_that_a_full_disk_refused_is_no_evidence_of_a_lac(
 ) -> None:
     who = access(1)
     assert await at.add(who, [0, 1], lac=0) is Answer.OK
-    journal = at.server.storage._journal
+    journal = at.server.storage.journal
 
     def full(*_: object, **__: object) -> NoReturn:
         raise journal._disk_full()

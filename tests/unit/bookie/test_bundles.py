@@ -69,12 +69,12 @@ def answers_to(peer: Peer, count: int, *, number: int = 1) -> list[Answer]:
 
 def test_a_bundle_of_two_ledgers_has_one_response_with_one_part_and_one_item_of_one_group(peer: Peer) -> None:
     server = peer.bookie.server
-    groups, adds, items = server.storage._journal.groups_written, server.ledgers.adds, []
-    tell = server.storage._journal._tell
-    server.storage._journal._tell = lambda some, error: (items.extend(some), tell(some, error))  # type: ignore[assignment,func-returns-value]
+    groups, adds, items = server.storage.journal.groups_written, server.ledgers.adds, []
+    tell = server.storage.journal._tell
+    server.storage.journal._tell = lambda some, error: (items.extend(some), tell(some, error))  # type: ignore[assignment,func-returns-value]
     peer.send([both(FIRST)])
     assert parts_of(peer.answers(), count=2) == [(0, 2, OK, 0)]
-    assert (peer.line.writes, len(items), server.storage._journal.groups_written) == (1, 1, groups + 1)
+    assert (peer.line.writes, len(items), server.storage.journal.groups_written) == (1, 1, groups + 1)
     assert peer.holds() == peer.holds(GOOD) == list(range(FIRST + 1))
     assert server.ledgers.adds == adds + 2
 
@@ -279,14 +279,14 @@ def test_a_bundle_that_is_cut_after_any_byte_or_counts_what_it_has_not_ends_the_
     damaged = bytearray(whole)
     damaged[ROWS_AT + 3] ^= 1
     bad.append(bytes(damaged))
-    lsn = bookie.server.storage.last_lsn
+    lsn = bookie.server.storage.journal.last_lsn
     for frame in bad:
         peer = Peer(bookie)
         peer.send([frame + both(FIRST)])
         assert peer.line.closed, frame.hex()
         assert peer.answers() == []
         bookie.inside(lambda peer=peer: peer.line.owner.connection_lost(None))
-    assert bookie.server.storage.last_lsn == lsn, "not a byte is stored"
+    assert bookie.server.storage.journal.last_lsn == lsn, "not a byte is stored"
 
 
 @pytest.mark.parametrize(
@@ -306,16 +306,16 @@ def test_a_bundle_that_is_cut_after_any_byte_or_counts_what_it_has_not_ends_the_
 def test_a_row_that_cannot_be_is_refused_alone_and_nothing_of_it_is_stored(
     peer: Peer, fields: dict[str, Any], answer: Answer
 ) -> None:
-    records = peer.bookie.server.storage._journal.last_lsn
+    records = peer.bookie.server.storage.journal.last_lsn
     peer.send([with_row(both(FIRST), 1, **fields)])
     assert answers_to(peer, 2) == [OK, answer]
-    assert peer.bookie.server.storage.last_lsn == records + 1
+    assert peer.bookie.server.storage.journal.last_lsn == records + 1
     assert peer.holds(GOOD) == list(range(FIRST))
 
 
 def test_a_run_that_is_cut_after_any_byte_is_refused_alone_and_nothing_of_it_is_stored(peer: Peer) -> None:
     body = add(FIRST, ledger=GOOD)[native.REQUEST_BYTES :]
-    records = peer.bookie.server.storage._journal.last_lsn
+    records = peer.bookie.server.storage.journal.last_lsn
     for end in range(len(body)):
         head = native.encode_request(
             Kind.ADD, 1, end, checksum(body[:end]), ledger_id=GOOD.ledger_id, key=GOOD.key, lac=FIRST - 1
@@ -323,7 +323,7 @@ def test_a_run_that_is_cut_after_any_byte_is_refused_alone_and_nothing_of_it_is_
         frame = bundle_of([add(FIRST + end), head + body[:end]], number=end)
         peer.send([seal(frame, native.REQUEST_BYTES) if end % 2 else frame])
         assert answers_to(peer, 2, number=end) == [OK, Answer.BAD_REQUEST]
-    assert peer.bookie.server.storage.last_lsn == records + len(body)
+    assert peer.bookie.server.storage.journal.last_lsn == records + len(body)
     assert peer.holds(GOOD) == list(range(FIRST))
 
 
@@ -344,10 +344,10 @@ def test_a_run_that_cannot_be_is_refused_alone_and_nothing_of_it_is_stored(
     whole = add(FIRST, ledger=GOOD)
     at += native.REQUEST_BYTES
     frame = bundle_of([add(FIRST), whole[:at] + field + whole[at + len(field) :]])
-    records = peer.bookie.server.storage._journal.last_lsn
+    records = peer.bookie.server.storage.journal.last_lsn
     peer.send([seal(frame, native.REQUEST_BYTES)])
     assert answers_to(peer, 2) == [OK, Answer.BAD_REQUEST]
-    assert peer.bookie.server.storage.last_lsn == records + 1
+    assert peer.bookie.server.storage.journal.last_lsn == records + 1
     assert peer.holds(GOOD) == list(range(FIRST))
 
 

@@ -146,7 +146,7 @@ async def test_a_disk_that_was_full_is_compacted_until_nothing_is_worth_it(
     disk.free = 30
     files.space = 6 * SMALL.segment_bytes
     sparse_segments(storage, callback, 5)
-    while not storage.full:
+    while not storage.journal.full:
         put(storage, make_run(100, 0, 0, payload=bytes(12_000)), callback)
         settle(storage)
     sparse = len(storage.segments)
@@ -157,7 +157,7 @@ async def test_a_disk_that_was_full_is_compacted_until_nothing_is_worth_it(
         await a_pass(cleaner, storage)
         passes += 1
         assert passes < 9
-    assert not storage.full
+    assert not storage.journal.full
     assert cleaner.compacted >= 5
     assert len(storage.segments) < sparse
     assert clock.ms < FULL_SECONDS * 1000, "none of them waits"

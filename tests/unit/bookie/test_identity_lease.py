@@ -107,7 +107,7 @@ async def test_a_directory_that_is_older_denies_nothing(lower: str, tmp_path: Pa
     reply = await at.read(access(), 0, 5)
     assert shown(reply) == [0]
     assert reply.conclusive_through == -1
-    assert at.server.storage.last_lsn > (await boot_of(at)).durable_lsn - 1
+    assert at.server.storage.journal.last_lsn > (await boot_of(at)).durable_lsn - 1
     await at.restart(clean=False)
     assert not at.server.storage.report.older, "it is told once"
     assert (await at.read(access(), 0, 5)).conclusive_through == -1
@@ -269,7 +269,9 @@ async def test_what_was_durable_before_the_pause_is_kept_back(at: World) -> None
     at.server.storage.put_run = put_then_pause  # type: ignore[method-assign]
     adding = asyncio.ensure_future(at.add(who, [1]))
     await until_async(lambda: at.server.lease.pending, "it is pending")
-    await until_async(lambda: at.server.storage.durable_lsn == at.server.storage.last_lsn, "it is durable")
+    await until_async(
+        lambda: at.server.storage.journal.durable_lsn == at.server.storage.journal.last_lsn, "it is durable"
+    )
     assert shown(await at.read(who, 0, 0)) == [0]
     assert not adding.done()
     gate.opened.set()

@@ -165,7 +165,7 @@ async def test_the_loss_is_remembered_over_restarts_and_costs_one_read_each(at: 
     for ledger_id in (5, 6):
         await created(at, ledger_id)
     for _ in range(2):
-        assert at.server.storage.lost_without_name
+        assert at.server.storage.states.unnamed_limbo.lost_at
         for number in range(3):
             for ledger_id in (5, 6):
                 assert await at.add(access(ledger_id), [number]) is Answer.OK

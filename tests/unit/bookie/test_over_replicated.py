@@ -129,7 +129,7 @@ async def test_who_was_in_limbo_leaves_it_with_the_drop_and_is_fenced(at: At) ->
     assert isinstance(facts, LedgerFacts)
     assert facts.limbo is None
     assert facts.fenced
-    assert at.ledger_id not in at.server.storage.limbo
+    assert at.ledger_id not in at.server.storage.states.limbo
 
 
 async def test_what_stands_above_the_end_goes_without_lists(at: At) -> None:
@@ -188,7 +188,7 @@ async def test_an_accepted_loss_is_never_over_replicated(at: At) -> None:
 
 async def test_a_member_that_lacks_one_keeps_them_all(at: At) -> None:
     other = at.cluster.servers[at.record.fragments[0].ensemble[0]]
-    other.storage.drop(at.ledger_id, 3, 3, other.storage.last_lsn, NO_CALLBACK, None)
+    other.storage.drops.drop(at.ledger_id, 3, 3, other.storage.journal.last_lsn, NO_CALLBACK, None)
     other.storage.flush()
     await at.passes(3)
     assert at.ids() == [*range(ENTRIES)]
@@ -202,7 +202,7 @@ async def test_a_full_cluster_of_them_needs_several_passes(at: At, monkeypatch: 
             await ledger.append(b"own")
     await at.passes(8)
     assert at.ids() == []
-    assert len([one for one in at.server.storage.ledger_ids() if at.server.storage.held(one)]) == 3
+    assert len([one for one in list(at.server.storage.states.ledgers) if at.server.storage.held(one)]) == 3
 
 
 async def test_what_holds_space_names_them_until_they_are_dropped(at: At) -> None:

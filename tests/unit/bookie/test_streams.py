@@ -223,7 +223,7 @@ def test_what_was_here_before_a_term_was_taken_is_known(bookie: StreamBookie) ->
     """Compaction merges nothing across that LSN: an entry of an earlier term would get one above those of the new term."""
     storage = bookie.server.storage
     assert bookie.add(3, 0) is Answer.OK
-    before = storage.last_lsn
+    before = storage.journal.last_lsn
     assert bookie.ask(Kind.READ_LAC, term=5, flags=FENCE).answer is Answer.OK
     assert storage.facts(STREAM).term_lsn == before  # type: ignore[union-attr]
     assert bookie.add(5, 1) is Answer.OK

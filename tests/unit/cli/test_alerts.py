@@ -194,7 +194,7 @@ async def test_damage(at: Cluster, caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_a_full_disk(at: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     at.files.error = errno.ENOSPC
-    while not at.sick.storage.full:
+    while not at.sick.storage.journal.full:
         await at.write(20, 10_000)
     at.sick.alerts.look()
     at.sick.alerts.look()
@@ -217,7 +217,7 @@ async def test_a_disk_that_failed(at: Cluster, caplog: pytest.LogCaptureFixture)
     await at.needs("read-only", "Nothing more is acknowledged", "restart the bookie")
     at.files.error = 0
     await at.restart()
-    for ledger_id in list(at.sick.storage.limbo):
+    for ledger_id in list(at.sick.storage.states.limbo):
         await at.quire("ledger", "recover", str(ledger_id))
     await at.well()
 
@@ -229,7 +229,7 @@ async def test_limbo(at: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     await at.stop("b0", clean=False)
     rot(server, at.ledger, runs[3].first, at=30)  # its header: which entries it had, nobody knows
     await at.start("b0")
-    assert list(at.sick.storage.limbo) == [at.ledger]
+    assert list(at.sick.storage.states.limbo) == [at.ledger]
     assert (
         lines(
             caplog,
@@ -416,7 +416,7 @@ async def test_a_damage_without_a_ledger_is_told_until_the_next_start(
             await asyncio.sleep(0.01)
     await at.needs("damage", "the segment is missing", "until the bookie is restarted", others=True)
     await at.restart()
-    for ledger_id in list(at.sick.storage.limbo):
+    for ledger_id in list(at.sick.storage.states.limbo):
         await at.quire("ledger", "recover", str(ledger_id))
     await at.well()
 

@@ -114,7 +114,7 @@ async def test_refusals(at: At) -> None:
 
 
 async def test_a_bookie_on_a_failed_disk_says_that_it_has_failed(at: At) -> None:
-    at.server.storage._journal.fail(OSError(errno.EIO, "injected"))
+    at.server.storage.journal.fail(OSError(errno.EIO, "injected"))
     said = await at.quire("compact", "--now", code=EXIT_FAILED)
     assert "Nothing more is acknowledged" in said
     assert "0 segments compacted" in said

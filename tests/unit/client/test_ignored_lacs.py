@@ -44,7 +44,7 @@ async def lose_the_last(cluster: SmallCluster, stream: UnboundedLedger) -> list[
     await writer.release()
     for bookie in writer.metadata.last_fragment.ensemble:
         server, done = cluster.servers[bookie], asyncio.get_running_loop().create_future()
-        lsn = server.storage.last_lsn
+        lsn = server.storage.journal.last_lsn
         server.ledgers.drop(writer.metadata.ledger_id, KEPT + 1, OLD_LAC, lsn, done.set_result)
         assert await done is None
     return texts(OLD_LAC)[: KEPT + 1 - first]

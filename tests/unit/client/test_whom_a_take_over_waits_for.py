@@ -15,7 +15,7 @@ from quire.core.errors import StorageError
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.memory import MemoryStore
-from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.reclaiming.dropping import EntryDropper
 from support.small_cluster import SmallCluster
 from support.waiting import until_async
 from unit.client.test_unbounded_ledgers import payloads, streams
@@ -65,7 +65,7 @@ async def test_a_bookie_whose_disk_has_failed_is_read_only_and_a_spare_takes_its
 ) -> None:
     mine, theirs = await streams(cluster, mode="fencing")
     failed = await written(mine)
-    cluster.servers[failed].storage._journal.fail(OSError(errno.EIO, "injected"))
+    cluster.servers[failed].storage.journal.fail(OSError(errno.EIO, "injected"))
     taking = asyncio.create_task(theirs.open_writer())
     await says(theirs, failed, "it is read-only")
     await says(mine, failed, "it is read-only")
@@ -83,13 +83,13 @@ async def test_a_bookie_that_refuses_the_truncation_until_it_can_read_what_is_th
     mine, theirs = await streams(cluster, mode="fencing")
     refuses = await written(mine)
 
-    def unreadable(_self: LedgerStorage, _ledger_id: int, *asked: object, **_options: object) -> None:
+    def unreadable(_self: EntryDropper, _ledger_id: int, *asked: object, **_options: object) -> None:
         *_, callback, tag = asked
         callback.stored(tag, StorageError("a footer cannot be read"))  # type: ignore[attr-defined]
 
     with pytest.MonkeyPatch.context() as patch:
         storage = cluster.servers[refuses].storage
-        patch.setattr(storage, "truncate", unreadable.__get__(storage))
+        patch.setattr(storage.drops, "truncate", unreadable.__get__(storage.drops))
         taking = asyncio.create_task(theirs.open_writer())
         await says(theirs, refuses, "it answered ERROR")
         assert not taking.done()

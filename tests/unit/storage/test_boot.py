@@ -116,9 +116,9 @@ class FullOfFiles(FaultyFiles):
 def test_a_bookie_starts_on_a_disk_without_room_for_the_count() -> None:
     files = FullOfFiles()
     storage = open_storage(files)
-    assert storage.boot == 0
+    assert storage.boots.number == 0
     storage.close()
     files.full = False
     storage = open_storage(files)
-    assert storage.boot == 1
+    assert storage.boots.number == 1
     storage.close()

@@ -95,7 +95,7 @@ def test_a_sparse_segment_is_relocated_and_given_back_and_the_same_is_there_afte
             facts = storage.facts(ledger_id)
             assert facts is not None
             assert (facts.token, facts.lac) == (7, 4)
-            assert not storage.written_since(ledger_id, 100), "a relocated run is not put anew"
+            assert not storage.drops.written_since(ledger_id, 100), "a relocated run is not put anew"
         assert storage.damages.kept == []
         storage.close(clean=False)
         storage = open_storage(files.crash())
@@ -204,7 +204,9 @@ def test_a_damaged_run_is_relocated_as_far_as_it_verifies_and_the_rest_stays_kno
     # It goes on from segment to segment, until it is put back.
     while files.segments() and len(storage.segments) < 3:
         put(
-            storage, make_run(FILLER + 1, storage.last_lsn, storage.last_lsn, payload=bytes(12_000)), callback
+            storage,
+            make_run(FILLER + 1, storage.journal.last_lsn, storage.journal.last_lsn, payload=bytes(12_000)),
+            callback,
         )
         settle(storage)
     storage.delete(FILLER + 1, 1 << 50, callback, None)
@@ -302,7 +304,7 @@ def test_damage_is_forgotten_with_what_it_is_about() -> None:
     storage, callback, _ = a_sparse_segment(files, kept=2)
     turned(files, storage, 2, 400)
     assert compact(storage) == 1
-    storage.drop(2, 0, 9, storage.last_lsn, callback, None)
+    storage.drops.drop(2, 0, 9, storage.journal.last_lsn, callback, None)
     settle(storage)
     assert storage.damages.kept == []
     assert payloads(storage, 2, 20) == {}
@@ -376,13 +378,13 @@ def test_a_drop_up_to_an_lsn_reaches_what_was_relocated_since() -> None:
         put(storage, make_run(FILLER + 1, number, number, payload=bytes(12_000)), callback)
         settle(storage)
         number += 1
-    assert not storage.written_since(1, through)
-    storage.drop(1, 2, 5, through, callback, "drop")
+    assert not storage.drops.written_since(1, through)
+    storage.drops.drop(1, 2, 5, through, callback, "drop")
     settle(storage)
     assert ("drop", None) in callback.told
     left = dict.fromkeys([0, 1, 6, 7, 8, 9], b"a")
     assert payloads(storage, 1, 20) == left
-    storage.drop(1, 0, 9, through, callback, "rest")
+    storage.drops.drop(1, 0, 9, through, callback, "rest")
     settle(storage)
     assert payloads(storage, 1, 20) == {}
     assert storage.last_entry(1) == -1
@@ -401,17 +403,17 @@ def test_a_full_disk_is_compacted_into_its_reserve_and_takes_adds_again() -> Non
         put(storage, make_run(1 + number % 2, number, number, payload=bytes(6_000)), callback)
         settle(storage)
         number += 1
-    assert storage.full
-    storage.drop(1, 0, (1 << 63) - 1, storage.last_lsn, callback, "half")
+    assert storage.journal.full
+    storage.drops.drop(1, 0, (1 << 63) - 1, storage.journal.last_lsn, callback, "half")
     settle(storage)
     assert storage.housekeeping.reclaim() == 0, "half of every segment lives"
     for _ in range(20):
-        if not storage.full:
+        if not storage.journal.full:
             break
         compact(storage)
         storage.check_disk()
         settle(storage)
-    assert not storage.full
+    assert not storage.journal.full
     assert sorted(read_all(storage, 2, 0, number)) == [*range(1, number - number % 2, 2)][: number // 2]
     assert read_all(storage, 1, 0, number) == {}
     storage.close(clean=False)

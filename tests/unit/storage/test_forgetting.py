@@ -19,7 +19,7 @@ TAKE_OVERS = 3 * DEAD_RANGES_MAX
 
 def truncate(storage: LedgerStorage, first: int, term: int, **only: int) -> str | None:
     callback = Answers()
-    storage.truncate(1, first, term, callback, "truncate", **only)
+    storage.drops.truncate(1, first, term, callback, "truncate", **only)
     settle(storage)
     [(_, error)] = callback.told
     return None if error is None else str(error)

@@ -67,12 +67,12 @@ def test_recovery_adds_leave_room_for_fences_and_both_for_deletions() -> None:
     assert fenced(storage, 1000) > 10  # each is a block
     callback = Answers()
     storage.delete(1, 1 << 50, callback, "delete")
-    storage.drop(2, 0, 1, storage.last_lsn, callback, "drop")
+    storage.drops.drop(2, 0, 1, storage.journal.last_lsn, callback, "drop")
     settle(storage)
     assert callback.ok == ["delete", "drop"]
     for _ in range(10):
         given_back(storage)
-    assert not storage.full
+    assert not storage.journal.full
     for _ in range(2):
         assert sorted(read_all(storage, 3, 0, added)) == list(range(added))
         assert sorted(read_all(storage, 2, 0, stored)) == list(range(3, stored, 2))
@@ -99,7 +99,7 @@ def test_a_segment_is_retired_when_deletions_have_used_what_they_may() -> None:
     in_use = len(storage.segments)
     assert given_back(storage) > 0
     assert len(storage.segments) < in_use
-    assert not storage.full
+    assert not storage.journal.full
 
 
 def test_compaction_gives_back_before_it_has_filled_the_disk() -> None:
@@ -110,7 +110,7 @@ def test_compaction_gives_back_before_it_has_filled_the_disk() -> None:
         put(storage, make_run(1 + number % 2, number, number, payload=bytes(6_000)), callback)
         settle(storage)
         number += 1
-    storage.drop(1, 0, (1 << 63) - 1, storage.last_lsn, callback, None)
+    storage.drops.drop(1, 0, (1 << 63) - 1, storage.journal.last_lsn, callback, None)
     settle(storage)
     disk_bytes = 30 * SMALL.segment_bytes
     used = (len(storage.segments) + len(storage._files.spares)) * SMALL.segment_bytes
@@ -124,7 +124,7 @@ def test_compaction_gives_back_before_it_has_filled_the_disk() -> None:
                 next(steps)
             except StopIteration as end:
                 settle(storage)
-                assert not storage.full
+                assert not storage.journal.full
                 return int(end.value)
             settle(storage)
             assert storage.writable

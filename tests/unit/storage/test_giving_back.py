@@ -113,7 +113,7 @@ def test_what_is_retired_during_a_rest_does_not_cut_it_short(files: FaultyFiles)
 def test_a_full_disk_does_not_rest(files: FaultyFiles) -> None:
     storage, worker = with_dead_segments(files, 2)
     paused = Paused(storage, worker)
-    storage._journal.full = True
+    storage.journal.full = True
     later: list[float] = []
     storage.housekeeping.set_pace(lambda *_: 1.0, lambda seconds, call: (later.append(seconds), call()))
     assert storage.housekeeping.reclaim() == 2

@@ -141,7 +141,7 @@ def test_a_segment_of_many_ledgers_is_taken_up_in_slices_and_anything_may_happen
             deleted.add(ledger_id)
         other = chance.choice(LEDGERS)
         assert len(read_all(storage, other, 0, 0)) == (other not in deleted)
-        assert not storage.written_since(other, storage.last_lsn)
+        assert not storage.drops.written_since(other, storage.journal.last_lsn)
         if segment.trailer is None:
             assert 1 in storage.unsealed
     assert turns > 5
@@ -160,7 +160,7 @@ def test_a_segment_of_many_ledgers_is_taken_up_in_slices_and_anything_may_happen
     assert segment.live == 0
     storage.close()
     again = open_storage(files, StorageConfig(segment_bytes=MIB))
-    assert again.ledger_ids() == []
+    assert list(again.states.ledgers) == []
 
 
 def test_a_bookie_that_stops_while_it_takes_a_segment_up_has_it_at_the_next_start() -> None:
@@ -223,7 +223,7 @@ def test_a_segment_that_is_given_back_meanwhile_stays_so() -> None:
     assert storage.read(5, 0, 0, 1).unknown
     for ledger_id in (*LEDGERS, 9999):
         storage.delete(ledger_id, 1, callback, None)
-    storage._journal.flush()
+    storage.flush()
     storage.housekeeping.reclaim()
     settle(storage)
     assert storage.damages.kept == []
@@ -239,7 +239,7 @@ def test_records_that_cannot_be_read_leave_what_they_hold_unknown() -> None:
     files.nodes[files.segments()[0]].data[8192] ^= 1
     settle(storage)
     assert storage.damages.kept
-    assert storage.in_limbo(12345), "a record that cannot be read may be of any ledger"
+    assert storage.states.in_limbo(12345), "a record that cannot be read may be of any ledger"
     held = storage.read(5, 0, 0, 1)
     assert held.runs or held.conclusive_through < 0
 

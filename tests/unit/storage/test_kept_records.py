@@ -129,7 +129,7 @@ def test_a_record_in_the_middle_that_cannot_be_acted_on_refuses_the_directory(
     put(storage, make_run(1, 0, 9), callback)
     settle(storage)
     ledger_id = ALL_LEDGERS if kind in {SegmentRecordKind.UNNAMED_LIMBO, SegmentRecordKind.TOMBSTONES} else 1
-    storage._journal.put(kind, ledger_id, body, crc32c(body), Space.STATE)
+    storage.journal.put(kind, ledger_id, body, crc32c(body), Space.STATE)
     settle(storage)
     put(storage, make_run(1, 10, 19), callback)
     settle(storage)
@@ -145,9 +145,9 @@ def test_packed_tombstones_keep_the_dead_dead() -> None:
     for ledger_id in (1, 2, 3):
         put(storage, make_run(ledger_id, 0, 9), callback)
     settle(storage)
-    through = storage.durable_lsn
+    through = storage.journal.durable_lsn
     body = bodies.encode_tombstones([(1, through), (3, through)])
-    storage._journal.put(SegmentRecordKind.TOMBSTONES, ALL_LEDGERS, body, crc32c(body), Space.STATE)
+    storage.journal.put(SegmentRecordKind.TOMBSTONES, ALL_LEDGERS, body, crc32c(body), Space.STATE)
     put(storage, make_run(3, 20, 29), callback)
     settle(storage)
     for clean in (True, False, True):
@@ -167,7 +167,7 @@ def test_a_loss_without_a_name_is_remembered_after_it_was_settled() -> None:
     lost = sorted(files.segments())[0]
     del files.nodes[lost]
     storage = open_storage(files)
-    lost_at = storage._states.unnamed_limbo.lost_at
+    lost_at = storage.states.unnamed_limbo.lost_at
     assert lost_at == storage.started_lsn > 0
     assert storage.report.unknown_in_limbo
     facts = storage.facts(1)
@@ -180,8 +180,8 @@ def test_a_loss_without_a_name_is_remembered_after_it_was_settled() -> None:
         fill(storage, number, callback)
         storage.close()
         storage = open_storage(files)
-        assert storage._states.unnamed_limbo.lost_at == lost_at
-        assert not storage._states.unnamed_limbo.unknown
+        assert storage.states.unnamed_limbo.lost_at == lost_at
+        assert not storage.states.unnamed_limbo.unknown
         known = storage.facts(1)
         assert known is not None
         assert known.limbo is not None

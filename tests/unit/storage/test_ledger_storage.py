@@ -48,10 +48,10 @@ def test_stored_comes_after_the_sync_and_in_order() -> None:
     worker.step()
     assert callback.ok == [0, 1, 2]  # what came while the write ran is in the next group, already on its way
     assert sum(line.startswith("sync 0") for line in files.log) == syncs + 1
-    durable = storage.durable_lsn
+    durable = storage.journal.durable_lsn
     worker.finish()
     assert callback.ok == [0, 1, 2, 3, 4]
-    assert storage.durable_lsn == durable + 2
+    assert storage.journal.durable_lsn == durable + 2
 
 
 def test_a_little_on_an_idle_disk_is_written_at_once() -> None:
@@ -82,8 +82,8 @@ def test_facts_and_entries_come_back_after_clean_and_unclean_stops() -> None:
         assert found == LedgerFacts(5, key=b"k" * 20, token=9, digest_type=3, lac=7, explicit_lac=b"lac body")
         assert storage.last_entry(5) == 12
         assert storage.held(5) == [(0, 12, 1, 1)]
-        assert not storage.in_limbo(5)
-        assert not storage.in_limbo(6)
+        assert not storage.states.in_limbo(5)
+        assert not storage.states.in_limbo(6)
         assert (storage.facts(5) is not None, storage.facts(6)) == (True, None)
         storage.close(clean=clean)
         storage = open_storage(files)
@@ -130,8 +130,8 @@ def test_after_a_failed_write_or_sync_nothing_is_acknowledged_ever(position: int
     assert [tag for tag, _ in callback.told] == [
         "before", *(tag for tag, _ in callback.told[1:-3]), "after", "fence", "delete",
     ]  # fmt: skip
-    assert storage.in_limbo(1)
-    assert storage.in_limbo(77)
+    assert storage.states.in_limbo(1)
+    assert storage.states.in_limbo(77)
     assert len(read_all(storage, 1, 0, 4)) == 5  # plain reads go on
     storage.close(clean=True)
     # Whatever the disk kept: all that was acknowledged is there after a start.

@@ -147,11 +147,11 @@ def test_many_short_runs_come_back_as_few_and_hold_the_same() -> None:
         assert read_all(storage, 1, 0, 120) == before
         assert len(before) == 100
         assert [each[:2] for each in storage.held_from(1, 0)] == [(0, 99)]
-        assert not storage.written_since(1, newest)
+        assert not storage.drops.written_since(1, newest)
         storage.close(clean=False)
         storage = open_storage(files.crash())
     callback = Answers()
-    storage.drop(1, 10, 19, newest, callback, "drop")
+    storage.drops.drop(1, 10, 19, newest, callback, "drop")
     settle(storage)
     assert sorted(read_all(storage, 1, 0, 120)) == [*range(10), *range(20, 100)]
     assert all(one < other for one, other in pairwise(sorted(storage.segments)))
@@ -206,7 +206,7 @@ def test_what_was_truncated_while_compaction_paused_does_not_come_back() -> None
         steps, at = storage.housekeeping.compact_slices(0.0), at + 1
         over = any(next(steps, "over") == "over" for _ in range(at))
         storage.put_facts(LedgerFacts(1, b"k" * 20, term=2), callback, None)
-        storage.truncate(1, 7, 2, callback, "truncated")
+        storage.drops.truncate(1, 7, 2, callback, "truncated")
         settle(storage)
         assert "truncated" in callback.ok
         run_through(steps)

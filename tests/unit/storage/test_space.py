@@ -113,13 +113,13 @@ def test_a_range_that_was_dropped_is_dead_by_its_share() -> None:
     files = FaultyFiles()
     storage, callback, _ = a_sealed_segment(files)
     before = measured(storage, files)
-    storage.drop(1, 0, 4, storage.last_lsn, callback, "half")
+    storage.drops.drop(1, 0, 4, storage.journal.last_lsn, callback, "half")
     settle(storage)
     after = measured(storage, files)
     half = before[Reason.LIVE] - after[Reason.LIVE]
     assert 2000 < half < 4000
     assert after[Reason.SPARSE] - before[Reason.SPARSE] == half
-    storage.drop(1, 0, ID_MAX, storage.last_lsn, callback, "all")
+    storage.drops.drop(1, 0, ID_MAX, storage.journal.last_lsn, callback, "all")
     settle(storage)
     assert before[Reason.LIVE] - measured(storage, files)[Reason.LIVE] in range(2 * half - 8, 2 * half + 8)
 

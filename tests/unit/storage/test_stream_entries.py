@@ -175,7 +175,7 @@ def test_stripes_of_a_stream_have_terms_too() -> None:
 def truncated(storage: LedgerStorage, first: int, term: int) -> list[str]:
     """What a truncation is answered: nothing where it was taken."""
     callback = Answers()
-    storage.truncate(1, first, term, callback, "truncate")
+    storage.drops.truncate(1, first, term, callback, "truncate")
     settle(storage)
     return [str(error) for _, error in callback.told if error is not None]
 
@@ -218,7 +218,7 @@ def test_an_id_alone_names_the_entry_that_was_put_last() -> None:
 def dropped(storage: LedgerStorage, first: int, last: int, kept: int) -> None:
     """A repair has others than the entries of a term go."""
     callback = Answers()
-    storage.truncate(1, first, 3, callback, "drop", last=last, kept=kept)
+    storage.drops.truncate(1, first, 3, callback, "drop", last=last, kept=kept)
     settle(storage)
     assert [error for _, error in callback.told] == [None]
 
@@ -263,14 +263,14 @@ def test_what_goes_of_a_striped_run_takes_no_entry_of_another_class() -> None:
 def test_a_second_truncation_of_a_term_takes_nothing_and_keeps_no_dead_range() -> None:
     storage = two_terms(FaultyFiles())
     assert truncated(storage, 8, 2) == []
-    ranges = storage._states.ledgers[1].dead_ranges
+    ranges = storage.states.ledgers[1].dead_ranges
     assert len(ranges) == 1
     assert truncated(storage, 8, 2) == truncated(storage, 10, 2) == []
-    assert storage._states.ledgers[1].dead_ranges == ranges
+    assert storage.states.ledgers[1].dead_ranges == ranges
     assert truncated(storage, 0, 3) == [], "a later term takes all"
     assert read_all(storage, 1, 0, 20, origin_term=2) == {}
     callback = Answers()
-    storage.truncate(55, 0, 1, callback, "unknown ledger")
+    storage.drops.truncate(55, 0, 1, callback, "unknown ledger")
     assert callback.told == [("unknown ledger", None)]
     storage.close()
 
@@ -311,7 +311,7 @@ def test_a_truncation_reads_no_rows_of_segments_that_it_takes_nothing_of(first: 
     files = storage._files._files
     assert isinstance(files, FaultyFiles)
     storage = open_storage(files)
-    segments, ledger = storage.segments, storage._states.ledgers[1]
+    segments, ledger = storage.segments, storage.states.ledgers[1]
     assert sum(segments[span.sequence].trailer is not None for span in ledger.spans_within(0, 1999)) > 5
     files.reading = lambda path, _: reads.append(path)  # type: ignore[method-assign]
     assert truncated(storage, first, 201) == []

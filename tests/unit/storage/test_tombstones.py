@@ -68,7 +68,7 @@ def reclaim(storage: LedgerStorage) -> int:
 
 
 def shrunk(storage: LedgerStorage) -> dict[int, int]:
-    return dict(storage._states.shrunk)
+    return dict(storage.states.shrunk)
 
 
 def records(storage: LedgerStorage, kind: int) -> int:
@@ -83,7 +83,7 @@ def test_a_tombstone_shrinks_at_its_time_and_goes_with_the_last_segment_that_hol
     make(storage, 2)
     fill(storage)
     delete(storage, 1, 2)
-    assert storage.ledger_ids() == [3, FILLER]
+    assert list(storage.states.ledgers) == [3, FILLER]
     assert shrink(storage, UNTIL_MS - 1) == []
     assert storage.statistics()["tombstones"] == 2
     assert shrink(storage) == [1, 2]
@@ -97,7 +97,7 @@ def test_a_tombstone_shrinks_at_its_time_and_goes_with_the_last_segment_that_hol
         storage = open_storage(files)
         assert shrunk(storage) == {1: 1, 2: 2}
         assert read_all(storage, 1, 0, 9) == read_all(storage, 2, 0, 9) == {}
-        assert storage.ledger_ids() == [3, FILLER]
+        assert list(storage.states.ledgers) == [3, FILLER]
     delete(storage, 3)
     assert reclaim(storage) == 0, "the filler lives in all of them"
     delete(storage, FILLER)
@@ -117,9 +117,9 @@ def test_one_of_which_nothing_is_held_goes_without_a_record() -> None:
     fill(storage, 2)
     delete(storage, 1, 2, 3)
     assert reclaim(storage) == 1
-    written = storage.last_lsn
+    written = storage.journal.last_lsn
     assert shrink(storage) == [1, 2, 3]
-    assert storage.last_lsn == written + 1, "of ledger 2 some is in the segment that is being filled"
+    assert storage.journal.last_lsn == written + 1, "of ledger 2 some is in the segment that is being filled"
     assert shrunk(storage) == {2: 0}
     storage.close()
     storage = open_storage(files)
@@ -168,7 +168,7 @@ def test_deletions_again_count_once_and_the_last_time_is_right() -> None:
     assert shrunk(storage) == {1: 0, 2: 0}
     assert shrink(storage, (1 << 40) - 1) == []
     assert shrink(storage, 1 << 40) == [3]
-    assert not storage._states.due
+    assert not storage.states.due
 
 
 def test_a_deletion_that_is_not_durable_keeps_its_tombstone() -> None:
@@ -199,7 +199,7 @@ def test_another_ledger_with_the_id_gets_none_of_the_old_entries(facts: bool, cl
     for _ in range(2):
         settle(storage)
         assert read_all(storage, 1, 0, 9) == expected
-        assert storage.ledger_ids() == [1, FILLER]
+        assert list(storage.states.ledgers) == [1, FILLER]
         storage.close(clean=clean)
         storage = open_storage(files)
     # It is deleted in its turn.
@@ -328,7 +328,7 @@ def test_a_segment_of_little_but_live_states_is_not_moved_again_and_again() -> N
     for _ in range(3):
         assert reclaim(storage) == 0
     assert storage.statistics()["bytes_written"] == written
-    storage._journal.full = True
+    storage.journal.full = True
     assert storage.housekeeping.reclaim() == 1, (
         "on a full disk each segment counts, but it takes one after the other"
     )
@@ -358,11 +358,11 @@ def test_on_a_full_disk_tombstones_stay_as_they_are() -> None:
 def test_whether_a_ledger_was_written_to_since(restart: bool | None) -> None:
     files = FaultyFiles()
     storage = open_storage(files)
-    before = storage.last_lsn
+    before = storage.journal.last_lsn
     make(storage, 1, 2)
-    middle = storage.last_lsn
+    middle = storage.journal.last_lsn
     make(storage, 2)
-    late = storage.last_lsn
+    late = storage.journal.last_lsn
     fill(storage, segments=2)
     put(storage, make_run(3, 0, 0), Answers())
     settle(storage)
@@ -372,7 +372,10 @@ def test_whether_a_ledger_was_written_to_since(restart: bool | None) -> None:
         storage.close(clean=restart)
         storage = open_storage(files)
     found = {
-        ledger_id: [storage.written_since(ledger_id, lsn) for lsn in (before, middle, late, storage.last_lsn)]
+        ledger_id: [
+            storage.drops.written_since(ledger_id, lsn)
+            for lsn in (before, middle, late, storage.journal.last_lsn)
+        ]
         for ledger_id in (1, 2, 3, FILLER, 77)
     }
     assert found == {
@@ -383,20 +386,20 @@ def test_whether_a_ledger_was_written_to_since(restart: bool | None) -> None:
         77: [False] * 4,
     }
     delete(storage, 2)
-    assert not storage.written_since(2, before)
+    assert not storage.drops.written_since(2, before)
 
 
 def test_rows_that_cannot_be_read_may_be_new() -> None:
     files = FaultyFiles()
     storage = open_storage(files)
     make(storage, 1)
-    lsn = storage.last_lsn
+    lsn = storage.journal.last_lsn
     fill(storage)
-    storage._reader.cache.forget(min(storage.segments), 1)
-    assert not storage.written_since(1, lsn)
-    storage._reader.cache.forget(min(storage.segments), 1)
+    storage.reader.cache.forget(min(storage.segments), 1)
+    assert not storage.drops.written_since(1, lsn)
+    storage.reader.cache.forget(min(storage.segments), 1)
     files.bad_reads = ".seg"
-    assert storage.written_since(1, lsn)
+    assert storage.drops.written_since(1, lsn)
 
 
 def test_ids_and_tokens() -> None:
@@ -404,6 +407,6 @@ def test_ids_and_tokens() -> None:
     make(storage, 1, 2)
     put(storage, make_run(3, 0, 0), Answers())
     delete(storage, 2)
-    assert storage.ledger_ids() == [1, 3]
+    assert list(storage.states.ledgers) == [1, 3]
     assert [storage.token(ledger_id) for ledger_id in (1, 2, 3, 4)] == [71, 72, 0, 0]
     assert [storage.facts(ledger_id) is not None for ledger_id in (1, 2, 3)] == [True, True, False]

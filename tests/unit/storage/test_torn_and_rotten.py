@@ -64,14 +64,14 @@ def judge(storage: LedgerStorage, expected: dict[tuple[int, int], bytes]) -> int
             if ledger != ledger_id:
                 continue
             if entry_id not in found:
-                assert storage.in_limbo(ledger_id), f"entry {entry_id} of ledger {ledger_id} is denied"
+                assert storage.states.in_limbo(ledger_id), f"entry {entry_id} of ledger {ledger_id} is denied"
                 unknown += 1
             elif found[entry_id] is None:
                 unknown += 1
             else:
                 assert found[entry_id] == payload
     facts = storage.facts(FENCED)
-    assert (facts is not None and facts.fenced) or storage.in_limbo(FENCED)
+    assert (facts is not None and facts.fenced) or storage.states.in_limbo(FENCED)
     return unknown
 
 
@@ -82,7 +82,7 @@ def test_nothing_is_wrong_with_a_disk_that_nobody_touched() -> None:
         storage = open_storage(files)
         assert judge(storage, ENTRIES | LAST) == 0
         assert (storage.report.clean, storage.damages.kept, storage.report.torn) == (clean, [], [])
-        assert not storage.in_limbo(99)
+        assert not storage.states.in_limbo(99)
 
 
 def last_group(files: FaultyFiles) -> int:
@@ -123,7 +123,7 @@ def test_the_last_group_cut_at_every_byte(how: str) -> None:
             assert [(torn.file, torn.offset) for torn in report.torn] == [(path, start)]
             # In a group whose header is there, only of the ledgers that it names nothing is denied.
             assert report.limbo == ([4] if cut >= start + 1024 else [1, 2, 3, 4])
-            assert storage.in_limbo(4)
+            assert storage.states.in_limbo(4)
             assert report.unknown_in_limbo == (cut < start + 1024)
         # A second start finds the same, and nothing new.
         storage.close(clean=True)
@@ -131,7 +131,7 @@ def test_the_last_group_cut_at_every_byte(how: str) -> None:
         assert again.report.clean
         assert again.report.torn == again.report.damages == []
         judge(again, ENTRIES)
-        assert again.in_limbo(4) or whole or (how, cut) == ("zeros", start)
+        assert again.states.in_limbo(4) or whole or (how, cut) == ("zeros", start)
         assert again.report.unknown_in_limbo == report.unknown_in_limbo
 
 
@@ -271,7 +271,7 @@ def test_a_missing_segment_is_noticed() -> None:
         judge(storage, ENTRIES | LAST)
         assert any(damage.file == path and "missing" in damage.what for damage in storage.damages.kept)
         assert storage.report.unknown_in_limbo
-        assert storage.in_limbo(99)
+        assert storage.states.in_limbo(99)
 
 
 def test_an_old_copy_of_a_segment_is_noticed() -> None:
@@ -288,7 +288,7 @@ def test_an_old_copy_of_a_segment_is_noticed() -> None:
     files.nodes[files.segments()[0]].data[:] = old
     storage = open_storage(files)
     judge(storage, {(1, i): (b"x" * (100 if i < 10 else 1000)) + b"/%d" % i for i in range(200)})
-    assert storage.in_limbo(99)
+    assert storage.states.in_limbo(99)
 
 
 @pytest.mark.parametrize("offset", [0, 9, 30, 33, 70, 4000, 4095])
@@ -363,7 +363,7 @@ def test_a_forged_group_inside_an_entry_is_not_taken_for_one() -> None:
     flip(files, newest(files), start)
     again = open_storage(files)
     assert judge(again, {(1, i): b"x" * 100 + b"/%d" % i for i in range(6)}) == 0
-    assert again.in_limbo(5)
+    assert again.states.in_limbo(5)
 
 
 def test_bytes_behind_a_clean_stop_are_a_start_that_was_cut() -> None:
@@ -377,7 +377,7 @@ def test_bytes_behind_a_clean_stop_are_a_start_that_was_cut() -> None:
     assert not again.report.clean
     assert again.report.damages == []
     assert [torn.offset for torn in again.report.torn] == [end]
-    assert again.in_limbo(99)
+    assert again.states.in_limbo(99)
     assert judge(again, ENTRIES | LAST) == 0
 
 
@@ -386,24 +386,24 @@ def test_unnamed_limbo_ends_when_it_is_cleared() -> None:
     fill(files).close(clean=False)
     flip(files, newest(files), last_group(files) + 3)
     storage = open_storage(files)
-    assert storage.in_limbo(99)
-    assert storage.in_limbo(1)
+    assert storage.states.in_limbo(99)
+    assert storage.states.in_limbo(1)
     callback = Answers()
     storage.clear_unnamed_limbo(callback, "cleared")
     settle(storage)
     assert callback.ok == ["cleared"]
-    assert not storage.in_limbo(99)
-    assert storage.in_limbo(1)
+    assert not storage.states.in_limbo(99)
+    assert storage.states.in_limbo(1)
     storage.put_facts(LedgerFacts(1, key=b"k" * 20, fenced=True), callback, None)
     settle(storage)
-    assert not storage.in_limbo(1)
+    assert not storage.states.in_limbo(1)
     for clean in (True, False, True):
         storage.close(clean=clean)
         storage = open_storage(files)
-        assert not storage.in_limbo(99)
-        assert not storage.in_limbo(1)
-        assert storage.in_limbo(2)
-        assert storage.in_limbo(3)
+        assert not storage.states.in_limbo(99)
+        assert not storage.states.in_limbo(1)
+        assert storage.states.in_limbo(2)
+        assert storage.states.in_limbo(3)
 
 
 def test_an_unnamed_limbo_outlives_the_segment_that_it_was_written_in() -> None:
@@ -426,8 +426,8 @@ def test_an_unnamed_limbo_outlives_the_segment_that_it_was_written_in() -> None:
     storage.close(clean=True)
     again = open_storage(files)
     assert again.report.clean
-    assert again.in_limbo(99)
-    assert again.in_limbo(FENCED)
+    assert again.states.in_limbo(99)
+    assert again.states.in_limbo(FENCED)
     assert judge(again, {key: value for key, value in ENTRIES.items() if key[0] == FENCED}) == 0
 
 
@@ -451,9 +451,9 @@ def test_names_that_cannot_be_written_down_are_a_loss_without_a_name(monkeypatch
     node.data[start + 1024 :] = bytes(len(node.data) - start - 1024)
     for clean in (False, True):
         storage = open_storage(files)
-        assert storage.lost_without_name
-        assert storage.in_limbo(9)
-        assert storage.in_limbo(77), "and of others as little is known"
+        assert storage.states.unnamed_limbo.lost_at
+        assert storage.states.in_limbo(9)
+        assert storage.states.in_limbo(77), "and of others as little is known"
         storage.close(clean=clean)
 
 
@@ -464,5 +464,5 @@ def test_a_loss_that_is_named_is_not_one_of_every_ledger() -> None:
     start = last_group(files)
     node.data[start + 1024 :] = bytes(len(node.data) - start - 1024)
     storage = open_storage(files)
-    assert storage.in_limbo(4)
-    assert not storage.lost_without_name
+    assert storage.states.in_limbo(4)
+    assert not storage.states.unnamed_limbo.lost_at

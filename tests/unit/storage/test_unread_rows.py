@@ -37,7 +37,7 @@ def compact(storage: LedgerStorage, free_share: float = 0.0) -> int:
 
 def forget_rows(storage: LedgerStorage) -> None:
     """What a start knows: no footer's rows are in memory."""
-    storage._reader.cache._items.clear()
+    storage.reader.cache._items.clear()
 
 
 def filled(storage: LedgerStorage, callback: Answers, ledger_id: int) -> int:
@@ -171,10 +171,10 @@ def test_a_stream_is_not_given_up_because_its_terms_could_not_be_read_once(numbe
 
 def test_a_drop_forgets_nothing_that_lives_because_its_terms_could_not_be_read_once() -> None:
     def drop(storage: LedgerStorage, callback: Answers) -> None:
-        storage.drop(1, 0, 3, storage.last_lsn, callback, None)
+        storage.drops.drop(1, 0, 3, storage.journal.last_lsn, callback, None)
         forget_rows(storage)
         # Both ends are dead then: the rows tell whether anything is left.
-        storage.drop(1, 8, 9, storage.last_lsn, callback, "done")
+        storage.drops.drop(1, 8, 9, storage.journal.last_lsn, callback, "done")
 
     for left in with_one_bad_read(errno.EIO, drop):
         assert left.pop(-1), "it needs no look at what is there"
@@ -183,7 +183,7 @@ def test_a_drop_forgets_nothing_that_lives_because_its_terms_could_not_be_read_o
 
 def test_a_truncation_that_could_not_read_the_terms_is_refused() -> None:
     def truncate(storage: LedgerStorage, callback: Answers) -> None:
-        storage.truncate(1, 4, STREAM_TERM + 1, callback, "done")
+        storage.drops.truncate(1, 4, STREAM_TERM + 1, callback, "done")
 
     for left in with_one_bad_read(errno.EIO, truncate):
         done = left.pop(-1)
@@ -194,10 +194,10 @@ def test_terms_that_were_read_are_told_with_what_stands_for_the_others() -> None
     files = FaultyFiles()
     storage, _ = a_stream(files)
     ledger = storage._ledgers[1]
-    assert storage._reader.origin_terms(1, ledger, 0, 9) == ([0, STREAM_TERM], None)
+    assert storage.reader.origin_terms(1, ledger, 0, 9) == ([0, STREAM_TERM], None)
     forget_rows(storage)
     files.reading = failing(errno.EIO, lambda *_: True)  # type: ignore[method-assign]
-    terms, unknown = storage._reader.origin_terms(1, ledger, 0, 9)
+    terms, unknown = storage.reader.origin_terms(1, ledger, 0, 9)
     assert terms == [0]
     assert unknown is not None
     assert (unknown.first, unknown.last) == (0, 9)

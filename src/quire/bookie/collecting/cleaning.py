@@ -81,7 +81,7 @@ class DiskCleaner:
     @property
     def is_due(self) -> bool:
         """Whether it is time for a pass: each so often, and sooner on a disk that is full, or soon will be."""
-        every = min(self._every, FULL_SECONDS) if self._storage.full else self._every
+        every = min(self._every, FULL_SECONDS) if self._storage.journal.full else self._every
         waited = (self._clock.now_ms() - self._ended_ms) / 1000
         took = (self._ended_ms - self._begun_ms) / 1000
         return (
@@ -105,9 +105,9 @@ class DiskCleaner:
         may_take_ms = math.inf if on_request or not self._every else self._every * 1000
         self._compaction_ends_ms = self._clock.now_ms() + may_take_ms
         before = self.compacted
-        while await self._compact(on_request=on_request) and not self._storage.full:
+        while await self._compact(on_request=on_request) and not self._storage.journal.full:
             pass  # what came back has room for more
-        if self._storage.full and self.compacted > before:
+        if self._storage.journal.full and self.compacted > before:
             self._is_unfinished = True  # what has come back is not here yet
 
     async def _compact(self, *, on_request: bool) -> int:
@@ -129,7 +129,7 @@ class DiskCleaner:
         return self._is_unfinished
 
     def _rest(self) -> float:
-        return 0.0 if self._storage.full else rest_share(free_space(self._directory))
+        return 0.0 if self._storage.journal.full else rest_share(free_space(self._directory))
 
     def _rest_of_removal(self, took: float, waiting: int) -> float:
         return rest_after(took, rest_share(free_space(self._directory), waiting))

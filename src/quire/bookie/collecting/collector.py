@@ -160,7 +160,7 @@ class GarbageCollector:
             )
         else:
             self._machine.compare(shown, StoreName(*self._store.name))
-        drawn = [ledger_id for ledger_id in self._storage.ledger_ids() if ledger_id <= RAISED_MAX]
+        drawn = [ledger_id for ledger_id in self._storage.states.ledgers if ledger_id <= RAISED_MAX]
         highest = max(drawn, default=-1)
         if highest >= 0 and not await self._store.has_record(highest):
             await self._leap(highest)
@@ -281,7 +281,7 @@ class GarbageCollector:
         name = StoreName(*self._store.name)
         seen_twice = False
         for _ in range(ATTEMPTS_MAX):
-            before = self._storage.last_lsn
+            before = self._storage.journal.last_lsn
             shown, version = await self._store.passes()
             step = self._machine.begin(shown, name, self._chance.getrandbits(64) or 1, before)
             if isinstance(step, StopCollection) and not seen_twice:
@@ -317,7 +317,7 @@ class GarbageCollector:
 
     async def _look(self) -> int:
         """Compare all ledgers here with the records. The highest id that has one, -1 if none has."""
-        held = self._storage.ledger_ids()
+        held = list(self._storage.states.ledgers)
         held.sort()
         at, after, highest = 0, None, -1
         while True:
@@ -343,7 +343,7 @@ class GarbageCollector:
             if not number % SLICE:
                 await asyncio.sleep(0)
             mark, version = marks.get(ledger_id, (None, 0))
-            since = partial(self._storage.written_since, ledger_id)
+            since = partial(self._storage.drops.written_since, ledger_id)
             proof = self._machine.judge(ledger_id, mark, self._storage.token(ledger_id), since)
             if proof is None:
                 unknown.append(ledger_id)
@@ -357,11 +357,11 @@ class GarbageCollector:
         for at in range(0, len(doomed), LOOKED_AT_ONCE):
             batch = doomed[at : at + LOOKED_AT_ONCE]
             self._moved("dropping ledgers")
-            before_look = self._storage.last_lsn
+            before_look = self._storage.journal.last_lsn
             stays = await self._store.look(batch, mine)
             for one, record_there in zip(batch, stays, strict=True):
                 through = before_look if one.proof.through is None else one.proof.through
-                since = partial(self._storage.written_since, one.ledger_id)
+                since = partial(self._storage.drops.written_since, one.ledger_id)
                 # The look has failed as a whole where the counter was not this pass's own.
                 if self._machine.may_drop(through, since, record_there=record_there, counter_is_own=True):
                     self._drop_one(one.ledger_id, one.proof, drops)

@@ -145,7 +145,7 @@ class OverReplicationCollector:
 
     async def _look_for_more(self) -> None:
         """First looks at the next ledgers, by id, and then from the beginning again."""
-        held = self._storage.ledger_ids()
+        held = list(self._storage.states.ledgers)
         held.sort()
         at = bisect_right(held, self._after)
         some = held[at : at + LOOKED_AT_MAX]
@@ -153,7 +153,7 @@ class OverReplicationCollector:
         for ledger_id in some:
             if ledger_id in self.waiting or self._storage.last_entry(ledger_id) < 0:
                 continue
-            through = self._storage.last_lsn
+            through = self._storage.journal.last_lsn
             shown = await self._look(ledger_id, through)
             if shown is not None and self._held_of(ledger_id, shown[1].ranges):
                 self.waiting[ledger_id] = LookedAt(shown[1], self._clock.now_ms())
@@ -189,7 +189,7 @@ class OverReplicationCollector:
         try:
             # Before the last look is asked for: who lists later does not count on them.
             for one in first.ranges:
-                storage.set_pending_deletion(ledger_id, one.first, one.last, first.through)
+                storage.drops.set_pending_deletion(ledger_id, one.first, one.last, first.through)
             shown = await self._look(ledger_id, first.through)
             if shown is None or shown[1].version != first.version:
                 return False
@@ -214,13 +214,13 @@ class OverReplicationCollector:
                 return False
             await self._drop(ledger_id, first, dropped)
         finally:
-            storage.cancel_deletion(ledger_id)
+            storage.drops.cancel_deletion(ledger_id)
         self.report.dropped += 1
         return True
 
     def _is_written(self, ledger_id: int, first: RecordLook) -> bool:
         """Whether something was put since the first look was asked for: that ends the pending deletion."""
-        return self._storage.written_since(ledger_id, first.through)
+        return self._storage.drops.written_since(ledger_id, first.through)
 
     @staticmethod
     def _held_of_any(held: Sequence[HeldInterval], ranges: Sequence[OverReplicatedRange]) -> bool:

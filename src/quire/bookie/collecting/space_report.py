@@ -162,7 +162,7 @@ class SpaceReport:
             max(0, stone_ms - self._clock.wall_ms()) // 1000,
             self._collector.stopped,
             int(100 * self._storage.housekeeping.sparse_share(disk.share)),
-            self._storage.full,
+            self._storage.journal.full,
         )
 
 

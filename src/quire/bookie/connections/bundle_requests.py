@@ -144,7 +144,7 @@ class BundleRequests:
     def encode(self) -> list[bytes]:
         """The responses to what was answered since: one for each bundle, for all of its rows that are in a row here."""
         answered, self.answered = self.answered, []
-        followed, lsn = self._ledgers.followers.followed.keys(), self._server.storage.durable_lsn
+        followed, lsn = self._ledgers.followers.followed.keys(), self._server.storage.journal.durable_lsn
         return [
             encode_parts(number, _joined(part for one in some for part in _parts_of(*one, followed)), lsn)
             for number, some in groupby(answered, lambda one: one[0].number)

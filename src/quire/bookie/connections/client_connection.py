@@ -436,4 +436,4 @@ class ClientConnection(FrameProtocol, WaitingClient):
             (add.number, add.ledger_id, add.term, native.FOLLOWED if add.ledger_id in followed else 0)
             for add in stored
         )
-        self._out.append(native.encode_added(said, server.storage.durable_lsn))
+        self._out.append(native.encode_added(said, server.storage.journal.durable_lsn))

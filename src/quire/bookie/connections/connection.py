@@ -472,7 +472,7 @@ class Connection(ClientConnection):
             ledger_id=request.ledger_id,
             term=self._ledgers.term(request.ledger_id) if term is None else term,
             lac=lac,
-            durable_lsn=self._server.storage.durable_lsn,
+            durable_lsn=self._server.storage.journal.durable_lsn,
             body=body,
             runs=runs,
         )

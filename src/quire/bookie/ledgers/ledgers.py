@@ -180,7 +180,9 @@ class Ledgers:
         self.explicit_lacs = ExplicitLacs(
             self._machines, self.followers, self._explicit_lac, self._is_unsaved, self.unknown_ledgers
         )
-        self.limbo = LimboDecisions(storage.started_lsn, nameless=storage.lost_without_name, rules=rules)
+        self.limbo = LimboDecisions(
+            storage.started_lsn, nameless=storage.states.unnamed_limbo.lost_at != 0, rules=rules
+        )
         self.adds = 0
         self.entries_added = 0
         self.bytes_added = 0
@@ -469,7 +471,7 @@ class Ledgers:
         """Let die what other terms left of a stream, and call `callback` once that is durable, or with a refusal.
 
         The request's term is taken first, as by a fence. `what`: first and last id, and the origin term that stays, see
-        `LedgerStorage.truncate`.
+        `EntryDropper.truncate`.
         """
         retry = partial(self.truncate, what)
         answer = self._judge(request, fetched)
@@ -494,7 +496,7 @@ class Ledgers:
 
         self._evidence.pop(request.ledger_id, None)
         first, last, kept = what
-        self._storage.truncate(
+        self._storage.drops.truncate(
             request.ledger_id, first, request.term, CALL_TAG, durable, last=last, kept=kept
         )
         self.flush_soon()
@@ -605,7 +607,7 @@ class Ledgers:
 
     def is_pending_deletion(self, ledger_id: int) -> bool:
         """Whether some copies of a ledger here may be dropped soon, so that no list says what is here."""
-        return self._storage.is_pending_deletion(ledger_id)
+        return self._storage.drops.is_pending_deletion(ledger_id)
 
     def may_have_lost(self, ledger_id: int) -> bool:
         """Whether entries of a ledger that is known may be lost here, so that "not here" is no response."""
@@ -699,7 +701,7 @@ class Ledgers:
                 lambda _answer: None,
             )
         self._evidence.pop(ledger_id, None)
-        self._storage.drop(ledger_id, first, last, through_lsn, CALL_TAG, callback)
+        self._storage.drops.drop(ledger_id, first, last, through_lsn, CALL_TAG, callback)
         self.flush_soon()
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
@@ -728,7 +730,7 @@ class Ledgers:
     # --- pieces --------------------------------------------------------------------------------------------------
 
     def _of_unknown(self, ledger_id: int) -> Answer:
-        searching, failing = self._storage.in_limbo(ledger_id), self._storage.failure is not None
+        searching, failing = self._storage.states.in_limbo(ledger_id), self._storage.failure is not None
         return self.limbo.of_unknown(searching=searching, failing=failing)
 
     def _complete(self, machine: BookieLedgerMachine) -> None:
@@ -749,7 +751,7 @@ class Ledgers:
         if len(self._machines) >= self._machines_max:
             self._forget_machines(2 * MACHINES_AT_ONCE)
         # What was lost with a damaged record may have been an unknown ledger's entries, and its fence.
-        searching = facts is None and self._storage.in_limbo(ledger_id)
+        searching = facts is None and self._storage.states.in_limbo(ledger_id)
         machine = self.limbo.machine(ledger_id, facts, searching=searching, kind=self.machine)
         self._machines[ledger_id] = machine
         return machine
@@ -819,7 +821,7 @@ class Ledgers:
         """
         stored = self._storage.facts(facts.ledger_id) if facts.term else None
         if facts.term != (0 if stored is None else stored.term):
-            facts.term_lsn = machine.facts.term_lsn = self._storage.last_lsn
+            facts.term_lsn = machine.facts.term_lsn = self._storage.journal.last_lsn
 
         def durable(error: StorageError | None) -> None:
             if error is None:

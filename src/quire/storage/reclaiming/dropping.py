@@ -18,7 +18,7 @@ from quire.core.bookie.ledger import LedgerFacts
 from quire.core.bookie.rules import BookieRules
 from quire.core.errors import StorageError
 from quire.core.ids import ID_MAX
-from quire.core.ledger.terms import ANY_ORIGIN
+from quire.core.ledger.terms import ANY_ORIGIN, NO_TERM
 from quire.storage.damages import Damages
 from quire.storage.dead_ranges import Dead, below_dead, is_dead, last_id, living, with_range
 from quire.storage.formats.footer_format import lsns_of
@@ -90,7 +90,10 @@ class EntryDropper:
     # --- pending deletion ------------------------------------------------------------------------------------------------
 
     def set_pending_deletion(self, ledger_id: int, first: int, last: int, through: int) -> None:
-        """Say nothing of first..last, as far as it was put up to an LSN, until a drop or `cancel_deletion`."""
+        """Say nothing of first..last, as far as it was put up to an LSN: it may be dropped soon, and is unknown until then.
+
+        An add to the ledger ends that, as a drop, a deletion and `cancel_deletion` do, and a restart.
+        """
         pending = self._reader.pending_deletions
         pending[ledger_id] = with_range(pending.get(ledger_id, ()), DeadRange(first, last, through))
 
@@ -113,7 +116,17 @@ class EntryDropper:
     def drop(
         self, ledger_id: int, first: int, last: int, through: int, callback: WriteCallback, tag: object
     ) -> None:
-        """Let first..last be dead, as far as it was put up to an LSN; see `LedgerStorage.drop`."""
+        """Kill entries of a ledger that lives on, with its fence and key, and without a tombstone.
+
+        Args:
+            ledger_id: the ledger; of one that is not known, or deleted, there is nothing to drop.
+            first: of the entries, of whatever origin term; 0..`ID_MAX` are all.
+            last: the last of them.
+            through: only what was put up to this LSN dies. What is put later, under the same ids, lives.
+            callback: is called with `tag` once that is durable; with an error, nothing was dropped: the disk is full or has
+                failed, or the ledger has as many dead ranges as its state can hold.
+            tag: whatever the caller knows the drop by.
+        """
         ledger = self._states.ledgers.get(ledger_id)
         if ledger is None:
             callback.stored(tag, None)
@@ -145,15 +158,36 @@ class EntryDropper:
         for first, last, through in ranges:
             if (first, last) == (0, ID_MAX):
                 self._kept.forget(ledger_id, through)
-            if not self.written_since(ledger_id, ledger, through):
+            if not self.written_since(ledger_id, through):
                 self._damages.dropped(ledger_id, first, last)
         self._settle(ledger_id, ledger)
         self._journal.wait(callback, tag)
 
     def truncate(
-        self, ledger_id: int, ids: tuple[int, int], term: int, kept: int, callback: WriteCallback, tag: object
+        self,
+        ledger_id: int,
+        first: int,
+        term: int,
+        callback: WriteCallback,
+        tag: object,
+        *,
+        last: int = ID_MAX,
+        kept: int = NO_TERM,
     ) -> None:
-        """Let die what other terms left under some ids; see `LedgerStorage.truncate`."""
+        """Kill what earlier terms left of a stream from an id on, for a take-over whose terms only fence.
+
+        Its own entries were put later than all of that, and live; what is put later lives too. Where there is nothing to kill
+        no dead range is kept.
+
+        Args:
+            ledger_id: the stream.
+            first: entries from here on go whose origin term is below `term`, and all that was put before them there.
+            term: the take-over's.
+            callback: as of `drop`; an error too where what is there cannot be read now.
+            tag: as of `drop`.
+            last: the last id, where a repair truncates what is decided.
+            kept: then, the origin term of what belongs there: all goes under whose id an entry of another one was put last.
+        """
         ledger = self._states.ledgers.get(ledger_id)
         if ledger is None:
             callback.stored(tag, None)
@@ -161,9 +195,9 @@ class EntryDropper:
         self.cancel_deletion(ledger_id)
         try:
             if kept:
-                ranges = self._others(ledger_id, ledger, *ids, kept)
+                ranges = self._others(ledger_id, ledger, first, last, kept)
             else:
-                ranges = self._earlier(ledger_id, ledger, *ids, term)
+                ranges = self._earlier(ledger_id, ledger, first, last, term)
             if not ranges:  # a truncation before it may be on its way to the disk
                 self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger)
         except StorageError as error:
@@ -321,8 +355,11 @@ class EntryDropper:
 
     # --- what was put -------------------------------------------------------------------------------------------------
 
-    def written_since(self, ledger_id: int, ledger: StoredLedger, lsn: int) -> bool:
-        """Whether a run of a ledger that is not dead up to an LSN has a higher one; True if that is unknown."""
+    def written_since(self, ledger_id: int, lsn: int) -> bool:
+        """Whether a run of a ledger that is not dead was put after an LSN; True if that is unknown."""
+        ledger = self._states.get(ledger_id)
+        if ledger is None:
+            return False
         lsn = max(lsn, ledger.dead_through)
         for segment in self._segments.unsealed.values():
             table = segment.table
