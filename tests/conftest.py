@@ -1,8 +1,8 @@
 """What holds for every test: Hypothesis judges results, never how long they took on a busy machine.
 
 Four workers share the tests on two cores (`make test`), since what tests processes waits much of its time. A file's tests
-stay together, since they share what they set up; so do all that need Spark, and all that need Java peers or etcd, which take
-long to start.
+stay together, since they share what they set up; so do all that need Spark, all that need Java peers, and all that need
+ZooKeeper or etcd, which take long to start.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def at(tmp_path):
         yield made
 
 
-SHARED = ("tests/spark/", "tests/interop/")
+SHARED = ("tests/spark/", "tests/interop/", "tests/conformance/")
 """Folders whose tests share one expensive thing."""
 FIRST = (*SHARED, "tests/check/test_continuous.py", "tests/faults/", "tests/unit/test_docs.py")
 """What takes longest begins first, so that no worker is left alone with it at the end."""
