@@ -33,7 +33,7 @@ class AutoRecovery:
         duties: what the auditor does hourly besides marking ledgers with pending replication (closed while a guaranteed
             write quorum was not reached).
         audit: ticks and pauses of audits.
-        queue: attempts, pauses and room of the worker.
+        queue: attempts and pauses of the worker, and how much it repairs at a time.
         grace: how long an open ledger is left to its writer.
         rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 

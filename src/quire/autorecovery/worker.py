@@ -76,7 +76,7 @@ class RepairWorker:
         marks: its marks.
         name: how people, locks and other workers know it.
         bytes_per_s: how fast copies are sent; None: as fast as bookies take them.
-        limits: attempts, pauses and room.
+        limits: attempts, pauses, and how much is repaired at a time.
         grace: how long an open ledger is left to its writer.
         rules: the protocol's rules (`core/rules.py`); only tests pass changed ones.
 

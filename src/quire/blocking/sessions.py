@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Session:
-    """A client that blocking handles use; each of them has this in place of the loop, and so keeps it.
+    """A client that blocking handles use; each of them has this in place of the loop, and so keeps it alive.
 
     Args:
         client: it.

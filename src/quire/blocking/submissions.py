@@ -25,7 +25,7 @@ class Submissions:
     """`append_nowait` from other threads: many calls cross to the loop together, and wait when it lags behind.
 
     Args:
-        append_nowait: the writer's own, which says WindowFullError when its window is full.
+        append_nowait: the writer's own, which raises WindowFullError when its window is full.
         drain: the writer's own.
         background: the loop.
     """

@@ -1,4 +1,4 @@
-"""Archived records of a log: one Parquet file a stretch of offsets, checked wherever it is read.
+"""Archived records of a log: one Parquet file per stretch of offsets, checked wherever it is read.
 
 The file is plain Parquet, for every engine. Its footer carries a manifest with the offsets, locations and checksums of its
 row groups; the footer's digest is in the file's name and in the log's list. So a reader that knows the list checks the

@@ -27,7 +27,7 @@ _U16: Final = 2**16
 
 
 class Many:
-    """The future of an `append_many`, which may be spread over batches."""
+    """The future of an `append_many`, which may be spread over batches; `left` of its records are not confirmed."""
 
     __slots__ = ("begun", "first", "future", "left", "total")
 
@@ -40,10 +40,11 @@ class Many:
 
 
 Claim: TypeAlias = asyncio.Future[int] | tuple[Many, int]
+"""Who waits for the next records of a batch: an `append` for one, or an `append_many` for so many."""
 
 
 class RecordBatch:
-    """Records that will be, or are, one entry."""
+    """Records that will be, or are, one entry. Without `times` all have `base_ms`; without `keys`, none has one."""
 
     __slots__ = ("base_ms", "bytes", "claims", "headers", "keys", "offset", "target", "times", "values")
 

@@ -123,6 +123,7 @@ class LogCommitter:
         self._machine = CommitMachine(batch, name_page=page_name, layout=layout, rules=rules)
         self._retries = StoreRetries(self._config.metadata_attempts_max)
         self._read: dict[bytes, _Before] = {}
+        # As they were before a compare-and-swap of unknown outcome.
         self._unsettled: dict[bytes, _Before] = {}
 
     async def commit(self, *, placed_within_ms: int = 0) -> Committed:

@@ -49,9 +49,9 @@ class LogConfig:
         roll_ms: a ledger with records is followed by a new one after this time.
         page_items: closed items that move from the head into one page.
         fan_out: pages that move under one higher page.
-        back_off_ms_min: first wait when two openers duel; doubles, with jitter.
+        back_off_ms_min: first wait before a retry, as when another opener's compare-and-swap won; doubles, with jitter.
         back_off_ms_max: where that doubling stops.
-        open_attempts_max: lost duels before `open_writer` gives up.
+        open_attempts_max: compare-and-swaps lost in a row before `open_writer` gives up.
         metadata_attempts_max: metadata responses missing in a row before a handle gives up.
         cached_pages_max: pages that a handle caches; they never change.
         deletes_at_once: ledgers that a truncation deletes at the same time.

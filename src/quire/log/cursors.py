@@ -48,7 +48,7 @@ class CursorUse:
     Attributes:
         name: the cursor's.
         holder: identifies this reader.
-        hold: whether truncation waits for it.
+        hold: whether a truncation of records from its offset on is refused.
     """
 
     name: str
@@ -86,7 +86,7 @@ class LogCursors:
         ]
 
     async def begin(self, owner: str, use: CursorUse, offset: int) -> Cursor:
-        """Take the cursor: where it is, or, if there is none, at an offset. Twice is once.
+        """Take the cursor: where it is, or, if there is none, at an offset. Idempotent.
 
         Args:
             owner: as in `read`.
@@ -137,7 +137,7 @@ class LogCursors:
                 await self._store.put(key, encode_cursor(cursor), found.version)
             return cursor
 
-        # Every change here may be made twice.
+        # Every change here is idempotent.
         return await StoreRetries(_ATTEMPTS_MAX).until_in(once)
 
     async def remove(self, owner: str, name: str) -> bool:
@@ -155,7 +155,7 @@ class LogCursors:
                 await self._store.multi((Delete(key),))
 
     async def check_truncation(self, head: LogHead, before: int) -> None:
-        """Refuse a truncation that a cursor waits for.
+        """Refuse a truncation of records that a cursor holds.
 
         Raises:
             CursorHoldsError: naming the cursor that is furthest behind.

@@ -1,4 +1,4 @@
-"""Who should lead a log: asked before a writer that waits begins, and before each retry of a lost duel.
+"""Who should lead a log: asked before a writer that waits begins, and before a lost compare-and-swap is retried.
 
 Advice only. That one writer at a time changes a log is the log's own work: fences, and the compare-and-swap of its
 list. An elector that is wrong, slow or inconsistent costs time, never a record.
@@ -108,7 +108,7 @@ class CandidateStanding:
             stands = False
 
     async def may_retry(self) -> bool:
-        """Ask the elector again after a lost duel: whether to try once more. Who waits for the lead waits again.
+        """Ask the elector again after a lost compare-and-swap: whether to retry. Who waits for the lead waits again.
 
         An elector that is unreachable stops no candidate, since the log's list decides.
 

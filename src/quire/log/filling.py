@@ -1,7 +1,7 @@
 """Fills the holes of ledgers that a log's leader has closed, while it leads: slowly, and once the bookies are there.
 
-What is not filled when the leader ends, or is more than wait for their bookies at one time, stands in the ledger's record,
-and `quire cluster repair` fills it.
+What is not filled when the leader ends, or belongs to a ledger beyond `FILLS_MAX`, stands in the ledger's record, and
+`quire cluster repair` fills it.
 
 Source: docs/protocol/repair.md, "The writer's own holes"; docs/decisions/004-absent-slots.md.
 """
@@ -21,7 +21,7 @@ from quire.log.ledgers import LogLedgers
 log = logging.getLogger(__name__)
 
 LOOK_MS: Final = 1_000
-"""How often the bookies that lack entries are looked for."""
+"""How often it is checked whether the bookies that lack entries are registered."""
 FILLS_MAX: Final = 64
 """Most ledgers of one leader that wait for their bookies, the oldest ones."""
 ATTEMPTS_MAX: Final = 5

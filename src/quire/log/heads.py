@@ -182,7 +182,7 @@ class LogHeads:
     # --- pages -------------------------------------------------------------------------------------------------
 
     async def write_page(self, page: LogPage) -> None:
-        """Store a page under its own name; the same page twice is once.
+        """Store a page under its own name; idempotent.
 
         Raises:
             CorruptMetadataError: it is too large; the layout's figures are too high for it.

@@ -86,8 +86,8 @@ class LogLeader:
         chance: jitter.
         holder: names this handle and no other, ever.
         host: where it runs, for people.
-        may_retry: asks the elector before each retry of a lost duel, and waits for the lead if the caller wanted
-            that; advice, the compare-and-swap of the list decides.
+        may_retry: asks the elector before each retry of a lost compare-and-swap, and waits for the lead if the caller
+            wanted that; advice, the compare-and-swap of the list decides.
         machine: makes the machine, with the arguments of `LogMachine`; a check hands in one with a rule replaced.
     """
 
@@ -121,7 +121,7 @@ class LogLeader:
         self._writers: dict[LedgerId, LedgerWriter] = {}
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._cause: QuireError | None = None
-        # One question about the head at a time: what is seen of it was not overtaken by an answer of before.
+        # One read or write of the head at a time: no older response arrives after a newer one.
         self._turn = asyncio.Lock()
         self._guarantee: GuaranteeWait | None = None
         self._retries = StoreRetries(config.metadata_attempts_max, self._pause)
@@ -173,7 +173,7 @@ class LogLeader:
         return self._machine.is_closing
 
     def start(self, sender: LogSender) -> None:
-        """Take the five steps; `sender.serve` or `sender.ended` follows. A sender that its user drops is not kept by this."""
+        """Open the log as docs/protocol/log.md says; `sender.serve` or `sender.ended` follows. `sender` is held weakly."""
         self._sender = weakref.ref(sender)
         self._guarantee = self._ledgers.guarantee_wait()
         self._machine.open()
@@ -357,7 +357,7 @@ class LogLeader:
             )
 
     async def _back_off(self, attempt: int) -> None:
-        """Step 1 again, after a pause; the election is asked when that is over, so that its response is a new one.
+        """Read the list again after a pause; the election is asked when that is over, so that its response is new.
 
         Source: BookKeeper ledgers to logs, "Opening a log": "they should check that they are in fact still the
         leader".
@@ -453,7 +453,7 @@ class LogLeader:
             self._start(fill_holes(self._ledgers, writer, rate, lambda: self.serving), _FILL)
 
     def keep(self, sender: LogSender) -> None:
-        """The sender was dropped, and ends what it has begun."""
+        """The sender was dropped by its user: keep it alive, so that it ends what it has begun."""
         self._sender = lambda: sender
 
     @property

@@ -34,8 +34,8 @@ LOG_KEY: Final = "quire.log"
 """Custom metadata: the id of the log that the ledger was made for, in hex."""
 OWNER_KEY: Final = "quire.owner"
 """Custom metadata: who made it."""
-_GUESSES: Final = 3
-"""How many looks for an offset go where it would be if all entries held equally many records."""
+_INTERPOLATIONS: Final = 3
+"""How many steps of a search for an offset interpolate, as if all entries held equally many records."""
 
 
 class LogLedgers:
@@ -159,7 +159,7 @@ def is_batched(record: LedgerMetadata) -> bool:
 
 
 def view_of(record: LedgerMetadata, entry_id: int, payload: Buffer) -> BatchView:
-    """An entry as a batch; an entry of an opaque ledger is one record without key and time.
+    """An entry as a batch; an entry of a ledger without batches is one record without key and time.
 
     Raises:
         MalformedBatchError: naming ledger and entry.
@@ -220,8 +220,8 @@ async def entry_holding(reader: LedgerReader, record: int, records: int = 0) -> 
     Args:
         reader: the ledger.
         record: n.
-        records: how many offsets the ledger has, if that is known. Entries are much alike, so the first looks go where
-            it would be if all were; should they not be, the rest is bisection.
+        records: how many offsets the ledger has, if that is known. Entries are much alike, so the first steps
+            interpolate, as if all were; should they not be, the rest is bisection.
 
     Source: docs/decisions/021-batch-header.md: a record is found by bisection over headers.
     """
@@ -229,12 +229,12 @@ async def entry_holding(reader: LedgerReader, record: int, records: int = 0) -> 
         return min(max(record, 0), reader.last_add_confirmed + 1)
     low, high = 0, int(reader.last_add_confirmed)
     before, through = 0, records
-    looks = 0
+    steps = 0
     while low <= high:
         middle = (low + high) // 2
-        if looks < _GUESSES and before <= record < through:
+        if steps < _INTERPOLATIONS and before <= record < through:
             middle = low + (record - before) * (high - low + 1) // (through - before)
-        looks += 1
+        steps += 1
         header = (await read_one(reader, middle)).header
         if record < header.records_before:
             high, through = middle - 1, header.records_before

@@ -458,7 +458,7 @@ class Log:
         While a writer runs it changes nothing that the writer would not write itself.
 
         Returns:
-            How many lines were completed.
+            How many items were completed.
         """
         done = 0
         while await StoreRetries(self._config.metadata_attempts_max).until_in(self._complete_item):

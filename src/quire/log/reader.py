@@ -1,7 +1,8 @@
 """Reads a log: finds the ledger and the entry of an offset, goes on through ledgers, follows what is appended.
 
-A reader changes nothing, no fence and no metadata, unless it is asked to recover what is open. Of an open ledger it reads up to the last add confirmed; the next
-ledger begins only when this one is closed, so what a reader sees is a prefix of the log.
+A reader changes nothing, no fence and no metadata, unless it is asked to recover what is open. Of an open ledger it
+reads up to the last add confirmed; the next ledger begins only when this one is closed, so what a reader sees is a
+prefix of the log.
 
 Source: docs/protocol/log.md; docs/decisions/021-batch-header.md; docs/decisions/022-truncation-intent.md.
 """

@@ -19,7 +19,7 @@ from quire.log.config import LogConfig
 from quire.log.leader import LogLeader
 
 ROLL_RETRY_MS: Final = 10_000
-"""How long after a roll for which no ledger could be created size and age of the current one are no reason for another."""
+"""After a roll for which no ledger could be created: how long size and age of the current one start no other."""
 log = logging.getLogger(__name__)
 
 
@@ -69,7 +69,7 @@ class Rolling:
         self._stopped = False
 
     async def ask(self) -> None:
-        """A caller wants a new ledger; returns when the former one is closed and its line in the list complete.
+        """A caller wants a new ledger; returns when the former one is closed and its item in the list complete.
 
         Raises:
             RefusedError: the ledger before the current one is not closed yet.

@@ -33,7 +33,7 @@ class StagedBy:
     Attributes:
         query: the sink position under which its batch is committed; "" when the batch has none.
         batch: the batch's number, -1 when it has none.
-        incarnation: of a named transaction, the checkpoint that counts.
+        incarnation: of a named transaction, the checkpoint that counts its batches.
         partition: of the task; -1 for rows that the driver wrote for several.
         attempt: the task attempt, unique in its application.
         host: where it ran.
@@ -110,7 +110,7 @@ class StagedLedger:
             records: how many the entries hold; `min_ms` and `max_ms` are the range of their times.
 
         Returns:
-            Its line for a list, without offsets.
+            Its item for a list, without offsets.
         """
         await self._writer.drain()
         await self._writer.close()

@@ -1,4 +1,4 @@
-"""Drives one `TrimMachine`: truncates or deletes a log, or carries out what a crashed one left."""
+"""Drives one `TrimMachine`: truncates or deletes a log, or carries out the intent that a crash left in the list."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class LogWriter:
     """
 
     __reduce__ = not_pickled
-    _closing = True  # of one that could not be made
+    _closing = True  # for the `__del__` of one whose `__init__` raised
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class LogWriter:
             await self._sent.settled_through(self._queue.accepted)
 
     async def roll(self) -> None:
-        """Go on in a new ledger; returns when the former one is closed and its line in the list complete.
+        """Go on in a new ledger; returns when the former one is closed and its item in the list complete.
 
         Raises:
             NotLeaderError, NotWritingError: this writer does not lead any more.
@@ -463,7 +463,7 @@ class LogWriter:
             if waiter in self._room:
                 self._room.remove(waiter)
             else:
-                # The next one is looked at when this one has taken its place.
+                # The next one is woken when this one's record counts against the window.
                 self._loop.call_soon(self._wake)
         self._check_writing()
 
@@ -667,7 +667,7 @@ class LogWriter:
 
 
 def _target_of(writer: weakref.ref[LogWriter]) -> Callable[[], LedgerTarget | None]:
-    """The ledger that takes a writer's records now; does not keep the writer."""
+    """The ledger that takes a writer's records now; does not keep the writer alive."""
 
     def target() -> LedgerTarget | None:
         there = writer()

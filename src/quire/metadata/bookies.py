@@ -56,7 +56,7 @@ class BookieInfo:
     """A bookie as its registration shows it.
 
     Attributes:
-        bookie_id: its name, incarnation included.
+        bookie_id: its name, with the incarnation of its disk: a wiped disk is another bookie.
         host: where it listens.
         port: the port of BookKeeper's protocols.
         writable: False while it takes no new entries.

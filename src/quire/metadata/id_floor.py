@@ -1,6 +1,6 @@
-"""How a store records that its ledger ids leapt: one key with a number above which all later ids are.
+"""How a store records that its ledger ids were raised: one key with a number above which all later ids are.
 
-A client may have ids ready that it reserved or drew before the leap; by this key it learns that they must not be issued
+A client may have ids ready that it reserved or drew before that; by this key it learns that they must not be issued
 any more. In etcd the number is also what ids are counted from.
 
 Source: `docs/formats/metadata.md`, "Ledger ids".

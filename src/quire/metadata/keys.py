@@ -75,12 +75,12 @@ def tombstone_key(ledger_id: int) -> str:
 
 
 def watermark_key(bookie_id: str) -> str:
-    """Of a bookie's watermark."""
+    """Of a bookie's watermark: the revision of the store up to which it has dropped deleted ledgers."""
     return check_key(WATERMARKS + check_bookie_id(bookie_id))
 
 
 def boot_key(bookie_id: str) -> str:
-    """Of a bookie's boot record."""
+    """Of a bookie's boot record, by which it notices at a start that its directory is an older copy."""
     return check_key(BOOTS + check_bookie_id(bookie_id))
 
 

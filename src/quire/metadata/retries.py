@@ -24,10 +24,9 @@ ATTEMPTS_MAX: Final = 20
 CONFLICTS_MAX: Final = 200
 """Each is another client's success, so they end by themselves; a store that never lets this client in is busy."""
 AT_ONCE: Final = 4
-"""How many retries have no pause: mostly the next reading settles a duel, or a response that was lost."""
+"""How many retries have no pause: mostly the next reading settles a conflict, or a response that was lost."""
 _PAUSE_MS: Final = 20
 _PAUSES_MAX: Final = 50
-
 
 LOST: Final = (AlreadyExistsError, VersionConflictError, MetadataUnknownError)
 """What a compare-and-swap raises whose outcome the next reading shows."""

@@ -6,15 +6,15 @@ bookies and logs are unknown here.
 What every driver promises:
 
 1. A change is one compare-and-swap: it happens whole or not at all, and its version was the stored one. Changes of
-   one key are totally ordered; versions of a key only grow, and a key that was deleted and created again does not
-   come back to a version of the same life. (They may restart on ZooKeeper: never use ids of mutable records twice.)
+   one key are totally ordered; versions of a key only grow, also when it is deleted and created again. (On ZooKeeper
+   they restart with the creation: never use ids of mutable records twice.)
 2. A call that begins after another has returned, on any client of the store, sees its change. A list is of one moment.
 3. `MetadataUnknownError` means that the outcome of the change is unknown; read again, then decide. Every other
    error means that it did not.
 4. A watch reports every change made after its first item, at least once, in groups without an order; it may report
    too much, and instead of keys it may say `reread_all`. It does not report values: read them.
 5. A registration is visible until its owner closes it, ends, or does not move for the session's timeout. An owner that
-still runs and lost it registers again by itself.
+   still runs and lost it registers again by itself.
 
 Source: BookKeeper protocol, "Ledgers": metadata is kept "in a datastore which provides a compare-and-swap operation".
 """
@@ -296,6 +296,7 @@ class Registration:
         lost: set for good when the registration does not come back: another owner has the key, the store failed, or the
             session was lost and `again` was not wanted. An owner acts on it as if it had been killed.
         on_deleted: the owner's; drivers call it when the store responds that the key is not there, or another owner's.
+        again: whether it is registered again by itself after the session was lost.
         renewed: how often it had to be registered again after the session was lost.
     """
 
@@ -322,7 +323,7 @@ class Registration:
 
         Raises:
             KeyMissingError: the registration is lost or closed.
-            MetadataUnknownError: the outcome is unknown; a later update, or the next beat, settles it.
+            MetadataUnknownError: the outcome is unknown; a later update, or the session's next heartbeat, settles it.
         """
         await self._update(self, check_value(self.key, value))
 
@@ -461,8 +462,8 @@ class MetadataStore(ABC):
     async def raise_ledger_ids(self, above: int) -> None:
         """Give out only greater ledger ids from now on: by every handle, whatever ids it has ready.
 
-        For a store that went back in time, and would give out ids a second time. Doing it twice is doing it once. What
-        other programs do is in `docs/formats/metadata.md`, "Ledger ids".
+        For a store that went back in time, and would give out ids a second time. Idempotent. What other programs do is
+        in `docs/formats/metadata.md`, "Ledger ids".
 
         Args:
             above: from 0 to `RAISED_MAX`.

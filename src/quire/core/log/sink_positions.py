@@ -101,7 +101,7 @@ def standing(
     """How a batch stands to its query's sink position.
 
     Args:
-        sink position: the log's; None when it has none of the query.
+        position: the log's sink position; None when it has none of the query.
         batch_id: the number of the batch.
         incarnation: of a named transaction, the checkpoint that counts.
         own: what the caller knows of the batch with the sink position's number; None when it knows nothing.

@@ -4,7 +4,7 @@
 | --- | --- |
 | `keys/<key>` | a key of the metadata store, with its value; registrations hang on a lease |
 | `instance` | the cluster's id, and the store's format: `etcd/formats.py` |
-| `ledger-ids` | each write of it takes an id: the number of its writes, and more after a leap: `etcd/ids.py` |
+| `ledger-ids` | each write of it takes an id: the count of its writes, plus the number that ids were raised above |
 | `numbers` | the last number of a sequential registration |
 | `fences/<client>-<n>` | nothing that the client sent before its n-th unknown outcome happens any more |
 

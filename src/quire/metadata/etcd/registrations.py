@@ -150,7 +150,7 @@ class EtcdRegistrations:
                     raise AlreadyExistsError(f"{name} is registered already", key=name)
         except BaseException as error:
             if unknown or isinstance(error, asyncio.CancelledError):
-                self._held.given_up(name)  # it is deleted with the next sign of life, if it was made
+                self._held.given_up(name)  # it is deleted with the next keep-alive, if it was made
             raise
 
     async def _make_numbered(self, prefix: str, value: bytes) -> str:

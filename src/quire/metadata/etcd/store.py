@@ -7,8 +7,8 @@
 | lists of one moment | one range request |
 | watches | one stream, resumed at the revision where it broke: `etcd/watches.py` |
 | registrations | keys on a lease, made again on another: `etcd/registrations.py` |
-| lost responses | a read is repeated, a registration settled; any other change is `MetadataUnknownError`, and a fence
-makes reading on the same handle decisive: `etcd/changes.py` |
+| lost responses | a read is repeated, a registration settled; any other change is `MetadataUnknownError` |
+| reads that are decisive after that | a fence, on the same handle: `etcd/changes.py` |
 | damage | every value has a checksum: `metadata/checked.py` |
 | ledger ids | the count of writes of one key: `etcd/ids.py` |
 

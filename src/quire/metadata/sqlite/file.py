@@ -564,7 +564,7 @@ class SqliteFile:
         return range(first, self._next_ledger)
 
     def trim(self) -> None:
-        """Drop tombstones that are older than any watcher should be; now and then, not at every deletion."""
+        """Drop the rows of deleted keys that no watcher should need any more; now and then, not at every deletion."""
         oldest = self.revision - self._tombstones_kept
         if oldest - self.trimmed > self._tombstones_kept:
             self._connection.execute("DELETE FROM entries WHERE version <= ? AND value IS NULL", (oldest,))

@@ -245,6 +245,9 @@ class SqliteRegistrations:
         file: the open file.
         options: timeouts and clock.
         tell: runs a call on the event loop of the store's owner.
+
+    Attributes:
+        sweep_due: another's session was found to be over, and is to be removed.
     """
 
     def __init__(self, file: SqliteFile, options: SqliteOptions, tell: Callable[..., None]) -> None:

@@ -66,7 +66,7 @@ class Glance:
         self._ended = False
 
     def get(self, key: str) -> Versioned | None:
-        """A key that exists and belongs to no session. None: it does not, or the file must be asked in earnest."""
+        """A key that exists and belongs to no session. None: it does not, or only the thread can tell."""
         if self._ended:
             return None
         query = "SELECT key, value, version, session FROM entries WHERE key = ? AND value IS NOT NULL AND session IS NULL"

@@ -422,7 +422,7 @@ class StoreThread(threading.Thread):
         except sqlite3.Error as error:
             self._roll_back()
             if primary_code(error) == sqlite3.SQLITE_FULL:
-                # The frame that makes a transaction count is written last: without room for it there is none.
+                # The -wal's commit frame is written last: without room for it there is no transaction.
                 return self._failed(error)
             return MetadataUnknownError(
                 f"the metadata file {self.path} failed during a commit ({error}): the outcome is "

@@ -68,7 +68,7 @@ class ClusterRoot:
             create: make the cluster if there is no root.
 
         Raises:
-            NoClusterError: no cluster, or one of another layout or another life.
+            NoClusterError: no cluster, one of another layout, or one that was formatted since Quire used it.
             CorruptMetadataError: LAYOUT or INSTANCEID cannot be read.
         """
         try:

@@ -263,7 +263,7 @@ class ZookeeperSession:
         """Send a request after all earlier ones, whatever the state of the connection.
 
         Args:
-            request: one of kazoo's, or of `zookeeper_requests`.
+            request: one of kazoo's, or of `zookeeper/requests.py`.
             fresh: have the server catch up with its leader first.
 
         Returns:

@@ -75,7 +75,7 @@ class _Walk:
     def _first(self, keys: Iterator[str]) -> list[str]:
         return sorted(key for key in keys if self._wanted(key))[: self._limit]
 
-    # --- ledgers and their under-replicated marks: ids ascend with the walk, so it ends with the page -------------------------------
+    # --- ledgers and their marks: ids ascend with the walk, so it ends with the page ----------------------------
 
     def _numbered(self, tree: IdTree) -> list[str]:
         span = digit_range(self._prefix, self._after, tree.begin)
