@@ -62,9 +62,6 @@ class ReadFailedError(QuireError):
     """A read did not give what it was asked for. It has changed nothing, and may be repeated."""
 
 
-code = "read_failed"
-
-
 class PeerError(QuireError):
     """The other side broke the protocol or its bytes are damaged."""
 
@@ -74,7 +71,7 @@ class StorageError(QuireError):
 
 
 class DescriptorShortageError(StorageError):
-    """This process, or this machine, has no descriptor left. Nothing is damaged: the same may succeed a moment later."""
+    """This process, or this machine, has no file descriptor left. Nothing is damaged: the same may succeed later."""
 
     retriable = True
 
@@ -164,7 +161,7 @@ class LogLedError(RefusedError):
 
 
 class TransactionResetError(RefusedError):
-    """A named transaction has a number that is below its last one, or counts again under another checkpoint."""
+    """A named transaction has a number below its last one, or its numbers begin again under another checkpoint."""
 
 
 class TransactionRowsError(RefusedError):
@@ -172,11 +169,11 @@ class TransactionRowsError(RefusedError):
 
 
 class CheckpointWentBackError(RefusedError):
-    """A stream's checkpoint is not the one that the log's mark was made with: it was put back, or copied."""
+    """The log's sink position was made with another checkpoint of the query: this one was restored, or copied."""
 
 
 class DamagedMarkError(RefusedError):
-    """What a log has of a query's last batch cannot be right."""
+    """A log's sink position, what it has of a query's last batch, cannot be right."""
 
 
 class ArchivedError(RefusedError):

@@ -20,9 +20,9 @@ BookieId = NewType("BookieId", str)
 """A bookie's name. It includes the incarnation of its disk, so a wiped disk is another bookie."""
 
 Term = NewType("Term", int)
-"""A writer's turn on an unbounded ledger; 0 on a ledger that is only ever fenced."""
+"""A writer's turn on an unbounded ledger; 0 on an ordinary ledger, which has no terms."""
 
 NO_ENTRY: Final = EntryId(-1)
 ID_MAX: Final = 2**63 - 1
 ENSEMBLE_MAX: Final = 64
-"""Residue masks of striped runs are 64 bits wide."""
+"""A set of stripes, of a run or a hole, is a mask of 64 bits."""

@@ -1,4 +1,4 @@
-"""Settings: what each may be stands at its field, and one that cannot be gets the same words in every room. Pure.
+"""Settings: what each may be stands at its field, and one that may not be gets the same error in every package. Pure.
 
 And the pause that doubles from one setting to another.
 """
@@ -15,7 +15,7 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The numbers from `low` to `high`, whole ones where `low` is an int; and None, if that may be. `why` not more."""
+    """The numbers from `low` to `high`, whole ones where `low` is an int; None too, if `or_none`; `why` no other."""
 
     low: float
     high: float

@@ -1,7 +1,7 @@
 """What a machine said, as lines a person can read: the same text in golden tests, simulator and checker.
 
-`-> ` goes to a bookie or the store, `=> ` to the caller, `?? ` asks the driver for a choice, `.. ` is news for the
-log. A test is a dialogue: a command, `----`, everything the machine said.
+`-> ` goes to a bookie or the store, `=> ` to the caller, `?? ` asks the driver for a choice, `.. ` tells the
+driver what changed. A test is a dialogue: a command, `----`, everything the machine said.
 
 Source: docs/testing.md, golden transcripts.
 """

@@ -1,8 +1,8 @@
 """Whose directory it is that a bookie starts on, and whether a bookie is still the one that has its identity.
 
-A directory may be put back from a copy that was made some seconds before, and a copy may be started while the original runs.
-Both would deny what was acknowledged. So each directory counts its boots and knows how far it got, a marker file in it that
-is never touched again tells it from a copy, and the metadata store keeps the three of each bookie.
+A directory may be restored from a copy that was made some seconds before, and a copy may be started while the original
+runs. Both would deny what was acknowledged. So each directory counts its boots and knows how far it got, a marker file
+in it that is never touched again tells it from a copy, and the metadata store keeps the three of each bookie.
 
 Source: `docs/decisions/015-who-a-directory-is.md`.
 """

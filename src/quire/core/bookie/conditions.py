@@ -1,4 +1,4 @@
-"""What a bookie's operator must know: states that want a person or that explain what clients see, and which are news.
+"""Alerts: states of a bookie that want a person or that explain what clients see, and which of them are news.
 
 Each says what it is and what ends it. A state is reported once when it begins and once when it is over; one that comes
 and goes at most once a minute.
@@ -27,7 +27,7 @@ REMEMBERED_MS: Final = 60_000
 
 
 class Condition(NamedTuple):
-    """One state of a bookie that an operator is told of.
+    """An alert: one state of a bookie that an operator is told of.
 
     Attributes:
         kind: which, one of the names above.
@@ -53,7 +53,7 @@ class News(NamedTuple):
 
 
 class Announcements:
-    """Which of a bookie's states have changed, and are to be logged."""
+    """Which of a bookie's alerts have begun or ended, and are to be logged."""
 
     __slots__ = ("_reported", "_reported_at")
 

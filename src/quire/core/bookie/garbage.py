@@ -5,10 +5,10 @@ records of ledgers that exist. There are two proofs.
 
 - A *tombstone* that names the ledger's token; clients of ours leave one with each deletion. Or one that a person left
   after this bookie had reported that the ledger is unknown.
-- The *chain*, for deletions that leave none. Before each pass the bookie raises its own counter in the store. A ledger
-  whose record it found in two passes, before and after such a write, and misses while the counter is its own last one,
-  was
-  deleted: each state of the store that has this counter came after one that had the record.
+- The *chain*, for deletions that leave none: passes each of which goes on from the counter that the one before wrote.
+  Before each pass the bookie raises its own counter in the store. A ledger whose record it found in two passes, before
+  and after such a write, and misses while the counter is its own last one, was deleted: each state of the store that
+  has this counter came after one that had the record.
 
 A store that shows another counter than the bookie's last one went back, or is another: collection is *stopped* until the
 newer store is back or a person accepts this one. Revisions and highest ids are no evidence: a restored store may show
@@ -186,7 +186,7 @@ class CollectorMachine:
             lsn: the bookie's last LSN, taken before this pass asked the store anything.
         """
         self._begun = None
-        self._stage(lsn)
+        self._new_pass(lsn)
         own = self.kept
         if shown is not None and own.passes and shown.accepted == own.passes:
             self.stopped = ""
@@ -253,14 +253,14 @@ class CollectorMachine:
         if self._fresh:
             own.findings, own.missing, own.reported = {}, {}, frozenset()
 
-    def _stage(self, lsn: int) -> None:
+    def _new_pass(self, lsn: int) -> None:
         self._lsn = lsn
         self._looking, self._due, self.missing, self._by_hand = {}, {}, [], []
 
     # --- the look ------------------------------------------------------------------------------------------------
 
     def look(self, held: Iterable[int], found: Collection[int]) -> None:
-        """Take up one stretch of ids.
+        """Note which ledgers of one stretch of ids have a record.
 
         Args:
             held: the ledgers of the stretch that this bookie holds.
@@ -284,9 +284,8 @@ class CollectorMachine:
         own = self.kept
         if mark is not None and mark.by_hand:
             self._by_hand.append(ledger_id)
-            if (
-                ledger_id in own.reported
-            ):  # the order covers what had been reported before, not what was written since
+            # A tombstone by hand covers what had been reported before it, not what was written since.
+            if ledger_id in own.reported:
                 return Proof(By.HAND, own.found_lsn)
         if mark is not None:
             if self._rules.tombstone_counts(tombstone_token=mark.token, token=token):
@@ -349,12 +348,12 @@ class CollectorMachine:
         own.findings, own.missing = self._looking, self._due
         # Only what was written before the counter was asked for: a ledger made later may go with a backup.
         own.found_lsn = self._lsn
-        # An order that stood already does not cover what this pass reports.
+        # A tombstone by hand that stood already does not cover what this pass reports.
         own.reported = frozenset(self.unknown)
         if self._by_hand:
             own.reported = own.reported.difference(self._by_hand)
         self._begun = None
-        self._stage(0)
+        self._new_pass(0)
 
     def watermark(self, begun_ms: int, revision: int, late_ms: int) -> int:
         """Up to which revision no tombstone is needed here any more; 0 if nothing is known yet.

@@ -25,6 +25,7 @@ from quire.core.ledger.metadata import DigestType
 
 NO_KEY = b""
 _NEEDS_A_BODY = int(DigestType.HMAC)
+"""With this digest an explicit LAC counts only with a body, which proves it."""
 
 
 @dataclass(slots=True)
@@ -35,8 +36,8 @@ class LedgerFacts:
     `fenced` and `term` only rise. `limbo`: what it may have lost, None if nothing; while there is some, the ledger is
     in limbo and gets no negatives, and a fence that is not set may be among what was lost. `term_lsn`: what was put up
     to this LSN was here before the term was taken. `lac_term`: of the writer that sent the LAC. `lafr`: the last entry
-    known to be on its full write quorum. `deleted_until_ms` (wall clock): 0 = alive, else how long the tombstone
-    refuses adds.
+    known to be on its full write quorum. `explicit_lac`: the newest body of an explicit LAC. `deleted_until_ms` (wall
+    clock): 0 = alive, else how long the tombstone refuses adds.
     """
 
     ledger_id: int

@@ -98,7 +98,7 @@ class BookieRules(LedgerRules):
 
     @staticmethod
     def start_enters_limbo(*, named: bool, nameless: bool) -> bool:
-        """A start puts the ledgers in limbo that a loss names, and every ledger after a loss that has no name."""
+        """A start puts the ledgers in limbo that a loss names, and every ledger after a loss that names none."""
         return named or nameless
 
     @staticmethod
@@ -127,12 +127,12 @@ class BookieRules(LedgerRules):
 
     @staticmethod
     def ends_limbo(limbo_lsn: int, named: int) -> bool:
-        """Only the limbo that was there when the filling began ends by it."""
+        """Only the limbo that was there when a repair began to copy entries back ends by it."""
         return named == limbo_lsn
 
     @staticmethod
     def fence_of_deleted(*, has_no_record: bool) -> Answer:
-        """A fence that a tombstone refuses is not set: that there is no such ledger counts as one, and is said only of none."""
+        """A fence that a tombstone refuses is not set: NO_LEDGER counts as one, so only what has no record gets it."""
         return Answer.NO_LEDGER if has_no_record else Answer.UNKNOWN
 
     @staticmethod
@@ -180,7 +180,7 @@ class BookieRules(LedgerRules):
 
     @staticmethod
     def drop_proof(*, above_end: bool, accepted_loss: bool) -> DropProof:
-        """What no record names has to be elsewhere first. Above a closed end nothing is of the ledger; of a loss none may be."""
+        """What no record names must be elsewhere first, unless it is above a closed end; an accepted loss stays."""
         if accepted_loss:
             return DropProof.NONE
         return DropProof.RECORD if above_end else DropProof.MEMBERS

@@ -125,7 +125,7 @@ class Closing:
         self.status = CLOSING_TABLE.moved[self.status, ClosingStatus.FAILED]
 
     def check(self, record: LedgerMetadata, lac: int) -> None:
-        """Assert what must hold between any two inputs: I12."""
+        """Assert what must hold between any two inputs: I12 of docs/counterexamples.md."""
         assert self.status in {ClosingStatus.OPEN, ClosingStatus.WAITING} or self.lac == lac, (
             "nothing is acknowledged after the close began"
         )

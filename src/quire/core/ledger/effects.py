@@ -1,7 +1,7 @@
 """What machines ask of their drivers. Effects are data, appended to a machine's `out` in the order they must happen.
 
 Ranges `first..last` include both ends. Effects on the hot path carry ranges, never single entries;
-the two that every run costs are tuples, which are made three times faster than frozen dataclasses.
+those that runs cost are tuples, which are made three times faster than frozen dataclasses.
 
 Source: BookKeeper protocol; Vanlightly's guide.
 """
@@ -385,7 +385,7 @@ class RecoveryFailed:
 
 @dataclass(frozen=True, slots=True)
 class SendTruncation:
-    """Have one bookie let die what earlier terms left from `entry_id` on; with `no_op` it also stores the no-op of that id.
+    """Have one bookie truncate what earlier terms left from `entry_id` on; with `no_op` it also stores that entry.
 
     The no-op is an entry of this take-over's term, without a payload. A bookie that is not of its write set gets none.
     """

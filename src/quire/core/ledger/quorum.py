@@ -38,8 +38,8 @@ def check_quorums(ensemble_size: int, write_quorum: int, ack_quorum: int) -> Non
 
 
 @lru_cache(maxsize=4096)
-def _write_set_of_class(entry_class: int, ensemble_size: int, write_quorum: int) -> tuple[Slot, ...]:
-    return tuple(Slot((entry_class + i) % ensemble_size) for i in range(write_quorum))
+def _write_set_of_stripe(stripe: int, ensemble_size: int, write_quorum: int) -> tuple[Slot, ...]:
+    return tuple(Slot((stripe + i) % ensemble_size) for i in range(write_quorum))
 
 
 def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[Slot, ...]:
@@ -47,7 +47,7 @@ def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[Slo
 
     Source: BookKeeper protocol, "Write Quorums": "starting at the bookie at index (entryid % E)".
     """
-    return _write_set_of_class(entry_id % ensemble_size, ensemble_size, write_quorum)
+    return _write_set_of_stripe(entry_id % ensemble_size, ensemble_size, write_quorum)
 
 
 def write_set_mask(entry_id: int, ensemble_size: int, write_quorum: int) -> int:

@@ -114,7 +114,7 @@ class ReadMachine:
         self._speculate_after_ms = speculate_after_ms
         self._rules = rules
         size = len(self._ensemble)
-        self._masks = [write_set_mask(entry_class, size, write_quorum) for entry_class in range(size)]
+        self._masks = [write_set_mask(stripe, size, write_quorum) for stripe in range(size)]
         self._missing: dict[int, None] | None = None  # all of first..last: nothing has come yet
         self._asked: list[tuple[int, int, int] | None] = [None] * len(self._ensemble)
         # Only of entries that some response should have brought and did not, as masks of slots: which answered without
@@ -195,7 +195,7 @@ class ReadMachine:
         if missing:
             if through < last:
                 self._ask(slot, through + 1, last, now_ms)
-            self._note_lost(slot, first, through, unknown, absent_is_no=absent_is_no)
+            self._note_missing(slot, first, through, unknown, absent_is_no=absent_is_no)
             self._ask_others(now_ms)
             self._set_timer()
         self._conclude()
@@ -243,13 +243,13 @@ class ReadMachine:
                 self._ask(slot, max(first, lowest), last, now_ms)
 
     def _order(self, slot: int) -> tuple[int, int]:
-        """Who is asked first: the same for all entries, so that neighbours in trouble make one request."""
+        """Who is asked first: the same for all entries, so that neighbours that did not come make one request."""
         return (self._avoid >> slot & 1, (slot - self._prefer) % len(self._ensemble))
 
-    def _note_lost(
+    def _note_missing(
         self, slot: int, first: int, through: int, unknown: Sequence[tuple[int, int]], *, absent_is_no: bool
     ) -> None:
-        """Keep the ids that this bookie's response covers and did not bring."""
+        """Note the ids that this bookie's response covers and did not bring."""
         bit = 1 << slot
         for entry_id in self._not_there_yet():
             if entry_id > through:
@@ -261,7 +261,7 @@ class ReadMachine:
                 self._no[entry_id] = self._no.get(entry_id, 0) | bit
 
     def _ask_others(self, now_ms: int) -> None:
-        """Ask the next slot of each entry in trouble, neighbours together."""
+        """Ask the next slot for each entry that did not come, neighbours together."""
         asks: dict[int, list[int]] = {}
         missing = self._not_there_yet() if self._tried else {}
         for entry_id in sorted(self._tried):

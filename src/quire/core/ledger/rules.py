@@ -1,4 +1,4 @@
-"""The rules of a ledger's writers and readers, and of what it is made of: which every room above needs.
+"""The rules of a ledger's writers and readers, and of what it is made of: which the other packages of `core` need.
 
 Source: BookKeeper protocol; Vanlightly's guide.
 """

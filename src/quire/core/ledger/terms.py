@@ -94,7 +94,7 @@ def last_of_range(entry_id: int, ranges: Sequence[TermRange]) -> int | None:
 
 
 def last_of_term(term: int, ranges: Sequence[TermRange]) -> int | None:
-    """The last id at which an entry of this origin term can be other than left over; None if there is none."""
+    """The last id at which an entry of this origin term may be in the stream; None if no later term has a range."""
     return next((each.first_entry - 1 for each in ranges if each.term > term), None)
 
 

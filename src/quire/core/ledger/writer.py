@@ -290,7 +290,7 @@ class RunWindow:
         return not all(can(absent, mask, ack_quorum) for mask in self.masks)
 
     def check(self, ensemble_size: int) -> None:
-        """Assert what must hold between any two inputs: I5, I13."""
+        """Assert what must hold between any two inputs: I2, I5, I13 of docs/counterexamples.md."""
         assert NO_ENTRY <= self.lac <= self.lap, "I5: the LAC is within what was handed out"
         assert self._acked.keys() == self.kept.keys() | self.runs.keys()
         assert not self.kept or self.final_quorum > self.ack_quorum
@@ -1065,7 +1065,7 @@ class WriterMachine:
     # --- invariants --------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Assert what must hold between any two inputs: I5, I6, I13, and I12 as far as one writer sees it."""
+        """Assert what must hold between any two inputs: I5, I6, I13 of docs/counterexamples.md, and part of I12."""
         window, change, record = self.window, self.change, self.cas.record
         self.cas.check()
         window.check(record.ensemble_size)

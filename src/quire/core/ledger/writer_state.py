@@ -1,4 +1,4 @@
-"""The words of a writer: its states and inputs, what a run and a hole are, and how patient it is.
+"""The words of a writer: its states and inputs, what a run and a hole are, and how long it waits.
 
 Source: BookKeeper protocol, "Writing to the ledger".
 """

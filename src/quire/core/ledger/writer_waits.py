@@ -27,9 +27,9 @@ class WriterWaits:
     """When a writer looks for bookies, reads the record again, and gives its ack quorum up.
 
     Attributes:
-        limits: how patient it is.
+        limits: how long it waits at most, and how often it tries.
         retry_ms: the pause before the next look for bookies.
-        looking: a look is under way.
+        looking: a look for bookies is under way (`LookForBookies`).
         look_at_ms, read_at_ms: when to look, and to read the record again; None: nothing of the kind is due.
         quorum_until_ms: set from the loss of the ack quorum on, until something is confirmed again.
         left_at_ms: when to ask the bookies whose registrations are deleted.

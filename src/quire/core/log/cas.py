@@ -41,7 +41,7 @@ CAS: Final = StateTable(
         "written": "writing > idle",
     },
 )
-"""Its own inputs: what the machine asks for, and what it hears. A conflict is read."""
+"""Its own inputs: what the machine asks for, and the responses. `read` follows a conflict."""
 
 
 @dataclass(slots=True)

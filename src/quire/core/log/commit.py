@@ -110,7 +110,7 @@ class CommitOutcome(Enum):
 
 
 class _Way(Enum):
-    """What one of a commit's logs still needs."""
+    """What one of a commit's logs still needs. TAKE: its open ledgers are recovered, its leader is deposed."""
 
     NOTHING = "nothing"
     REPLAYED = "replayed"
@@ -239,7 +239,7 @@ class CommitEnded:
 
     Attributes:
         index: of the part that decided, -1 if none did.
-        sink position: of a batch that was refused for it, the log's sink position; `own` is what it was compared with.
+        position: of a batch that was refused for it, the log's sink position; `own` is what it was compared with.
     """
 
     outcome: CommitOutcome
@@ -301,10 +301,10 @@ class CommitMachine:
         "_cas",
         "_fencing",
         "_layout",
+        "_listed",
         "_missing",
         "_name_page",
         "_rules",
-        "_taken",
         "_ways",
         "by_number",
         "ended",
@@ -331,7 +331,7 @@ class CommitMachine:
         """Parts whose sink position could be compared by its number alone, as the heads were read last."""
         self._cas: HeadCas[tuple[FoundHead, ...], tuple[int, ...]] = HeadCas((), ())
         self._ways: list[_Way] = []
-        self._taken: dict[int, bool] = {}
+        self._listed: dict[int, bool] = {}
         """What `looked` answered since the heads were read last."""
         self._fencing = Fencing()
         self._missing = False
@@ -370,7 +370,7 @@ class CommitMachine:
         if not COMMIT.acts["heads_read"][self.status]:
             return
         self._cas.found(tuple(found), tuple(each.version for each in found))
-        self._taken.clear()
+        self._listed.clear()
         for index, part in enumerate(self._batch.parts):
             head = self._found[index].head
             if head is None or head.is_being_deleted:
@@ -395,14 +395,14 @@ class CommitMachine:
         """Whether a log names the batch's first ledger anywhere."""
         if not COMMIT.acts["looked"][self.status]:
             return
-        self._taken[index] = listed
+        self._listed[index] = listed
         heads = [found.head for found in self._found]
         asked = [
             number
             for number, part in enumerate(self._batch.parts)
             if (head := heads[number]) is not None and self._must_look(head, part)
         ]
-        if all(number in self._taken for number in asked):
+        if all(number in self._listed for number in asked):
             self._decide()
 
     # --- deciding ----------------------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ class CommitMachine:
         batch, part, found = self._batch, self._batch.parts[index], self._found[index]
         head = found.head
         assert head is not None
-        if part.items and (_is_listed(head, part.items[0].ledger_id) or self._taken.get(index)):
+        if part.items and (_is_listed(head, part.items[0].ledger_id) or self._listed.get(index)):
             return _Way.NOTHING
         position = head.sink_position(batch.query_id) if batch.query_id else None
         stands, own = self._standing(position, index)
@@ -497,8 +497,7 @@ class CommitMachine:
         else:
             self._end(CommitEnded(CommitOutcome.RECOVERY_FAILED, detail=f"ledger {ledger_id}: {detail}"))
 
-    # --- the compare-and-swap
-    # ----------------------------------------------------------------------------------------------
+    # --- the compare-and-swap ----------------------------------------------------------------------------------
 
     def _store_heads(self) -> None:
         changes: list[HeadChange] = []

@@ -1,9 +1,10 @@
 """Fingerprints of batches: what distinguishes batches of a query that have the same number.
 
-A number alone does not say what a batch holds: a checkpoint that was put back or copied gives a number that is in the
-log to other rows. So a sink position also keeps a fingerprint of its batch. A stream's is made of the end of its input, as its
-checkpoint has it: rows would not do, since a replay may make them in another order, in other partitions, and with later
-times. A named transaction has no such end; there the rows are counted and summed, without regard to their order.
+A number alone does not say what a batch holds: a checkpoint that was restored or copied gives a number that is in the
+log to other rows. So a sink position also keeps a fingerprint of its batch. A streaming query's is made of the end of
+its input, as its checkpoint has it: rows would not do, since a replay may make them in another order, in other
+partitions, and with later times. A named transaction (a write with `txnAppId` and `txnVersion`) has no such end; there
+the rows are counted and summed, without regard to their order.
 
 A fingerprint names the number of its batch. A program of an earlier version moves a sink position on and carries the
 fingerprint of the batch before with it; such a one says nothing of the sink position's batch.
@@ -29,7 +30,7 @@ class Fingerprint:
     Attributes:
         batch_id: the number of the batch that it was made of.
         digest: of the end of its input, or of its rows.
-        rows: of a named transaction, how many rows it has for the log; 0 for a stream.
+        rows: of a named transaction, how many rows it has for the log; 0 for a streaming query.
         files: digest of the files that the end of the input stands for, where a source names them only by a count; empty
             where there are none or they are not known.
     """
@@ -73,7 +74,7 @@ class RowSum:
 
 
 def of_input(batch_id: int, lines: Sequence[str], files: Sequence[str] = ()) -> Fingerprint:
-    """The fingerprint of a stream's batch.
+    """The fingerprint of a streaming query's batch.
 
     Args:
         batch_id: its number.

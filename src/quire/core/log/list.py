@@ -91,6 +91,7 @@ class LogItem:
         count: records; 0 while open.
         payload_bytes: bytes of its entries; 0 while open.
         state: whether the list calls it open.
+        digest: BookKeeper's number of the ledger's digest type; `format`: what its entries are.
         archive: of an archived item the digest in its file's name.
     """
 
@@ -400,9 +401,9 @@ class LogHead:
         return self
 
     def without_leftovers(self) -> LogHead:
-        """Items that a truncation had to leave, open or last then, and that are neither now: their time has come.
+        """The list without items that a truncation had to leave, open or last then, and that are neither now.
 
-        Left in the list they would get into a page, where they could not be distinguished from ledgers that are deleted.
+        Left in it they would get into a page, where they could not be distinguished from ledgers that are deleted.
         """
         items = self.items
         count = 0

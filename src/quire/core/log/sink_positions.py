@@ -14,8 +14,8 @@ How a batch stands to its query's sink position:
 | below the sink position's | | behind: a whole checkpoint repeats only its last batch |
 
 The fingerprints are those of the batch with the sink position's number: the one that the sink position keeps, and the
-one that the caller's checkpoint has of this number. A named transaction has no checkpoint to ask, so it compares equal
-numbers only.
+one that the caller's checkpoint has of this number. A named transaction, a write that the user gives a name and a
+number (`txnAppId`, `txnVersion`), has no checkpoint to ask, so it compares equal numbers only.
 
 Source: docs/spark-sink.md, "Exactly once: how", "What is exactly once, and what a checkpoint from a backup does".
 """
@@ -37,8 +37,8 @@ POSITION_RETENTION_MS: Final = 90 * DAY_MS
 POSITION_YOUNG_MS: Final = DAY_MS
 """A sink position younger than this is never dropped to make room."""
 POSITION_LAG_MAX: Final = 50
-"""A stream's sink position moves even without rows when it is so many batches old: Spark keeps the files of the last 100 batches
-unless configured otherwise, and the comparison needs the file of the sink position's number."""
+"""A streaming query's sink position moves even without rows when it is so many batches old: Spark keeps the files of
+the last 100 batches unless configured otherwise, and the comparison needs the file of the sink position's number."""
 
 
 class Standing(Enum):

@@ -23,7 +23,7 @@ from quire.core.state_table import StateTable
 
 
 class TrimStatus(Enum):
-    """Where a truncation is."""
+    """Where a truncation is. CLEARING: the intent that is carried out is removed, or the record of a deleted log."""
 
     IDLE = "idle"
     READING = "reading"

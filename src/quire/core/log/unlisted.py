@@ -1,8 +1,9 @@
 """Which of the things that crashes left of logs may be cleared: unlisted ledgers and pages, and unfinished intents.
 
 A thing goes when it was unlisted at one look and, a grace time later, at every look until another one: a leader that has
-created a ledger and not listed it yet has that long. What a sink staged goes sooner where it cannot be committed any
-more. The deletion itself requires the list that was looked at.
+created a ledger and not listed it yet has that long. A ledger that a sink *staged*, wrote for a batch that is
+not committed yet, goes sooner where it cannot be committed any more. The deletion itself requires the list that was
+looked at.
 
 Source: docs/decisions/019-paged-list.md; docs/spark-sink.md, "Garbage".
 """

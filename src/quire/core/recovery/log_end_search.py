@@ -388,8 +388,8 @@ class LogEndSearch:
     def conclude(self) -> EndStep | WaitForAnswers | RecoveryInconclusive:
         """What follows from the votes on the entry that is not recovered.
 
-        Bookies whose directory was put back deny what they acknowledged. The one that still has it may only be slow,
-        and a LAC may prove it: neither costs more than one short wait. A LAC may be wrong as well (a Java
+        Bookies whose directory was restored from a copy deny what they acknowledged. The one that still has it may only
+        be slow, and a LAC may prove it: neither costs more than one short wait. A LAC may be wrong as well (a Java
         client's recovery sends bookies a LAC beyond the end that another recovery then sets): a person must say so.
         """
         assert END_TABLE.acts["conclude"][self.status]
@@ -453,7 +453,7 @@ class LogEndSearch:
         return tuple(bookie for slot, bookie in enumerate(self.ensemble) if slots >> slot & 1)
 
     def check(self) -> None:
-        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        """Assert every invariant of the state (I6: docs/counterexamples.md). For tests and the checker."""
         record = self.record
         if self.status is EndStatus.FENCING:
             assert self.lap == self.start == NO_ENTRY, "nothing is judged before the fence covers"

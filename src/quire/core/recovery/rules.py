@@ -35,12 +35,12 @@ class RecoveryRules(LedgerRules):
 
     @staticmethod
     def counts_as_positive(origin: int, recovered: int) -> bool:
-        """Where terms only fence, origin terms never fall: an entry of a lower one than what was recovered before it is dirty."""
+        """Where terms only fence, origin terms never fall: an entry of a lower one than the last recovered is none."""
         return origin >= recovered
 
     @staticmethod
     def votes_fall(lowest: int, recovered: int) -> bool:
-        """Where terms only fence, what was said of later entries is asked again if the one before them makes some of it dirty.
+        """Where terms only fence, votes for later entries are asked for again if the entry before makes some void.
 
         That is a vote which `counts_as_positive` would not have let pass.
         """

@@ -434,7 +434,7 @@ class TakeOverMachine:
             self._open_truncated()
 
     def _truncate_replaced(self, replacements: Mapping[Slot, BookieId]) -> None:
-        """The new bookies of a fragment that begins with the no-op: each gets it, with the flag."""
+        """The new bookies of a fragment that begins with the no-op: each is sent the truncation."""
         assert self.truncation is not None
         assert self.recovery is not None
         back = self.recovery.back
@@ -483,7 +483,7 @@ class TakeOverMachine:
         self.out.append(result)
 
     def check(self) -> None:
-        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        """Assert every invariant of the state (U4: docs/counterexamples.md). For tests and the checker."""
         self.record.checked()
         recovers = self.status in {
             TakeOverStatus.RECOVERING,

@@ -63,10 +63,10 @@ class WriteBack:
         record, size = self.record, self.record.ensemble_size
         self._quorum = quorum
         self._masks, self._stripes = write_set_masks(size, record.write_quorum), [0] * size
-        sets = [write_set(entry_class, size, record.write_quorum) for entry_class in range(size)]
-        for entry_class, slots in enumerate(sets):
+        sets = [write_set(stripe, size, record.write_quorum) for stripe in range(size)]
+        for stripe, slots in enumerate(sets):
             for slot in slots:  # "to the entire write quorum for that entry"
-                self._stripes[slot] |= 1 << entry_class
+                self._stripes[slot] |= 1 << stripe
 
     def add(self, lengths: Sequence[int]) -> list[SendRecoveryAdds]:
         """The next entries, with the lengths in their headers, to every slot that is sent to."""

@@ -17,7 +17,7 @@ from quire.core.state_table import StateTable
 
 
 class RepairStatus(Enum):
-    """Where a repair is."""
+    """Where a repair is. VERIFYING: it lists what it copied to; CLEARING: bookies that are whole end their limbo."""
 
     IDLE = "idle"
     READING = "reading"

@@ -45,7 +45,8 @@ class MissingCopies:
         lists: what each bookie has that said so.
         lost_bookies: bookies that are permanently lost.
         refusing: bookies that do not take copies.
-        accepted: whose word it is that some entries which only lost bookies may have keep no bookie out of the record.
+        accepted: a loss that a person accepted: entries of it, which only lost bookies may have, keep no bookie out of
+            the record.
         piece_entries: the most ids of one piece.
         is_lost: the rule that says that an entry is nowhere.
 

@@ -52,7 +52,7 @@ class RepairMachine:
 
     Args:
         lost_bookies: bookies that are permanently lost; silence alone does not make a bookie lost.
-        candidates: bookies that may take a slot, the best first: there, writable, above their floor of free space.
+        candidates: bookies that may take a slot, the best first: registered, writable, with enough free space.
         accepted: who accepted that entries are lost which only lost bookies have; None: no one did.
         sources: bookies outside the record that may have entries of an accepted loss.
 
@@ -476,7 +476,7 @@ class RepairMachine:
         return "it did not end its limbo"
 
     def check(self) -> None:
-        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        """Assert every invariant of the state (I6 and RR1: docs/counterexamples.md). For tests and the checker."""
         plan = self._plan
         if plan is None:
             return

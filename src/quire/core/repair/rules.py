@@ -41,7 +41,7 @@ class RepairRules(LedgerRules):
 
     @staticmethod
     def is_gone(*, known: bool, registered: bool) -> bool:
-        """A bookie that a record or a cookie names is lost while it is in neither list; a read-only one is there."""
+        """A bookie that a record or a cookie names is away while it is not registered; a read-only one is there."""
         return known and not registered
 
     @staticmethod

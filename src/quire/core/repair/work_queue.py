@@ -495,5 +495,5 @@ def queued_mark(said: int, record: LedgerMetadata | None, bookies: Collection[Bo
     for fragment in record.fragments:
         absent = sum(1 << slot for slot, bookie in enumerate(fragment.ensemble) if bookie in bookies)
         copies = min(copies, fewest_copies(len(fragment.ensemble), record.write_quorum, absent))
-    share = record.length * record.write_quorum // len(record.last_fragment.ensemble)
-    return QueuedMark(said, tuple(bookies), copies, share * max(1, len(bookies)))
+    bookie_bytes = record.length * record.write_quorum // len(record.last_fragment.ensemble)
+    return QueuedMark(said, tuple(bookies), copies, bookie_bytes * max(1, len(bookies)))
