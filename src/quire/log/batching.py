@@ -287,7 +287,7 @@ class RecordQueue:
 
 
 class LedgerTarget:
-    """One ledger that this writer sends to, in one leader epoch."""
+    """One ledger that this writer sends to, in one leader epoch; `sent` and `confirmed` count records."""
 
     __slots__ = (
         "confirmed",

@@ -58,6 +58,7 @@ class ItemDescription:
 
     Attributes:
         token: a random number of the ledger's creation: another ledger under the same id has another.
+        count: its records; after compaction fewer than offsets.
         bytes: payload bytes of its entries.
         location: whether bookies hold it, the archive, or both.
         digest: the number of the ledger's digest type.

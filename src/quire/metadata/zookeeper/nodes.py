@@ -34,7 +34,7 @@ class Nodes:
     def __init__(self, session: ZookeeperSession, root: str) -> None:
         self._session = session
         self.root = root
-        self.own_value = b""
+        self.own_value = b""  # of the root of Quire's own tree; set when the cluster has been read
 
     async def create(self, path: str, value: bytes, flags: int = 0) -> str:
         """Make a znode, and the folders that it needs.
