@@ -44,7 +44,7 @@ class Campaign:
     """Judges images of one recording.
 
     Args:
-        recording: the run, with milestones that are `Event`.
+        recording: the run, with milestones that are `BookieMilestone`.
         config: the storage's settings.
         direct: whether the disk is written past the page cache.
         capacity: of the disk, in bytes.

@@ -149,11 +149,11 @@ class ImageBuilder:
                 if isinstance(operation, Write) and operation.direct:
                     yield from self._at(disk, index, events, after)
                 disk.finish(operation)
-            looked_at = not self._next_is_mark(index)
+            looked_at = not self._next_is_milestone(index)
             if looked_at:
                 yield from self._at(disk, index + 1, events, after)
 
-    def _next_is_mark(self, index: int) -> bool:
+    def _next_is_milestone(self, index: int) -> bool:
         operations = self._recording.operations
         return index + 1 < len(operations) and isinstance(operations[index + 1], Milestone)
 

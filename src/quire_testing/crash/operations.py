@@ -111,7 +111,7 @@ class Recording:
 
     @property
     def milestones(self) -> list[Any]:
-        """What was marked, in order."""
+        """What the milestones say, in order."""
         return [one.what for one in self.operations if isinstance(one, Milestone)]
 
 

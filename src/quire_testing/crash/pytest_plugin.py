@@ -19,7 +19,7 @@ from quire_testing.crash.recorder import RecordingFiles
 from quire_testing.kit.memory import MemoryFiles
 
 Judge = Callable[[MemoryFiles, list[Any]], None]
-"""Gets the files as a power cut left them, and what had been marked until then; asserts what must hold."""
+"""Gets the files as a power cut left them, and the milestones before it; asserts what must hold."""
 
 
 class PowerCutError(AssertionError):

@@ -67,9 +67,8 @@ class Beginning:
         self._world = world
 
     def creations(self, state: State) -> list[Move]:
-        """How the world begins: every way of it."""
-        world = self._world
         """Every way to create the ledger that the rule allows; nothing else happens before."""
+        world = self._world
         c, rules = world.configuration, world.switches.rules
         if c.closed:
             return [self._closed_without(state, lacking) for lacking in lacking_copies(c)]
@@ -175,7 +174,7 @@ class Beginning:
         return new
 
     def created(self, record: LedgerMetadata, absent: Sequence[int]) -> Store:
-        """The store with the new ledger; C is judged here, by counting and not by the rule."""
+        """The store with the new ledger; invariant C is judged here, by counting and not by the rule."""
         shape = shape_of(self._world.configuration)
         there = {*range(shape.ensemble_size)} - {*absent}
         thinnest = min(

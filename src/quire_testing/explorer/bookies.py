@@ -69,7 +69,7 @@ class BookieState(NamedTuple):
 
     Attributes:
         facts: what the ledger's machine knows, None before it knows the ledger.
-        fence, unsaved: its other two fields.
+        fence, unsaved: the machine's other two fields.
         held: entries that a read finds.
         damaged: entries that are held and unreadable.
         journal: records that are not durable yet: (kind, content, who waits).

@@ -28,7 +28,7 @@ Message: TypeAlias = tuple[Any, ...]
 
 
 class ClassicClient(NamedTuple):
-    """One client; the fields that a world without ensemble changes needs."""
+    """One client; the fields that a world without ensemble changes needs. `reads_from`: its recovery looks for the end."""
 
     version: int | None = None
     status: str = ""

@@ -29,7 +29,7 @@ READS = ("read", "answer")
 
 
 class TermsClient(NamedTuple):
-    """One client; the fields that a world without ensemble changes needs."""
+    """One client; the fields that a world without ensemble changes needs. `reads_from`: its recovery looks for the end."""
 
     version: int | None = None
     status: str = ""

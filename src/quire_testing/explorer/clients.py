@@ -41,7 +41,7 @@ Fault = tuple[str, str]
 
 
 def patience(configuration: Configuration) -> WriterLimits:
-    """How patient the writer of a world is."""
+    """The limits of a world's writer: it retries at once, and waits for its ack quorum only where the world says so."""
     wait_ms = TOO_LATE_MS if configuration.waits else 0
     return WriterLimits(retry_ms_min=0, retry_ms_max=0, quorum_wait_ms=wait_ms)
 
@@ -104,7 +104,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Running:
-    """A step that is being carried out."""
+    """A step that is being carried out; `taken` and `joining` are of a stream's clients only (`stream_clients.py`)."""
 
     machine: Any
     sends: list[tuple[int, Request]]

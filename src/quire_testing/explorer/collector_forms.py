@@ -1,6 +1,7 @@
 """One form for states of a collector's world that differ in nothing that matters: chains' names, and how high numbers are.
 
-A chain is only compared with another, and so are numbers of passes and LSNs. What is renamed stays what it is to every rule.
+A chain, the number that a pass counter keeps while it goes on from its own last value, is only compared with another, and so
+are numbers of passes and LSNs. What is renamed stays what it is to every rule.
 """
 
 from __future__ import annotations

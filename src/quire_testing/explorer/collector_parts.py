@@ -92,7 +92,7 @@ class CounterCas(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The last look, asked or answered."""
+    """The last look, asked or answered; `through`: the LSN up to which the proof covers what was written."""
 
     proof: Proof
     through: int
@@ -132,8 +132,8 @@ class CollectorBookie(NamedTuple):
 class CollectorState(NamedTuple):
     """One state of the world: store, its copies, the bookie, and what is left of each budget.
 
-    `written`: entries of each life; `deleted`: lives that were deleted, in whatever time line; `faults`: invariants
-    that broke on the way here, and how.
+    `written`: entries of each life; `deleted`: lives that were deleted, in whatever time line; `late`: compare-and-swaps
+    that may still reach the store; `faults`: invariants that broke on the way here, and how.
     """
 
     store: MetaStore

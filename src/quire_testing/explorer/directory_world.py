@@ -2,7 +2,7 @@
 
 Directories are copied and put back at any step, processes are killed, stopped cleanly or paused for longer than their
 session, and started on any directory. Entries are numbered; one that was acknowledged must not be denied. Limbo covers what
-was written before the claim of its start: a bookie in limbo for everything names its ledgers after that.
+was written before the claim of its start: a bookie in unnamed limbo finds out after that which ledgers are concerned.
 
 Left out, by decision, and said in `docs/formats/segment.md`:
 
@@ -58,7 +58,7 @@ class DirectoryConfiguration:
 
 
 class DirectoryDisk(NamedTuple):
-    """One directory: its numbers, the entries that it has, and those that are in limbo.
+    """One directory: its boots, its newest LSN, which marker file it has, its entries, and those that are in limbo.
 
     `finds_loss`: a start found it older and wrote that down; no start since has claimed the identity.
     """

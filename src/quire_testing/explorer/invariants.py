@@ -35,7 +35,7 @@ INVARIANTS: Final = {
     "I11": "read once, read always: what a concurrent reader has read, or may read, is never above a closed end",
     "I12": "writer and record agree: a closed end is not below what the writer acknowledged; the record is closed once",
     "I13": "local honesty: pending entries are LAC + 1 .. LAP, acknowledgements are of bookies at their slots now",
-    "M": "legal transitions: every compare-and-swap of the record is one of M1 to M7, and no fragment changes unless it is OPEN",
+    "M": "legal transitions: every compare-and-swap of the record is one of the protocol's, and no fragment changes unless it is OPEN",
     "C": "created with enough: a ledger begins with its stated minimum of bookies there, and Qa of every write set",
     "P": "no phantom: nothing is recovered that was never written",
     "R": "read what is there: a reader never gets the answer that a confirmed entry does not exist",
@@ -53,7 +53,7 @@ INVARIANTS: Final = {
     "F2": "no writer waits for ever: each of its entries comes to its quorum, or it ends",
     "F1": "no deadlock: while a client has something to do a step is possible, and without faults a recovery closes",
 }
-"""Names and texts. `W` is the check of X8: no reader needs it, re-replication does."""
+"""Names and texts. `W` is what the mutant X8 breaks: no reader needs it, re-replication does."""
 
 LOG_INVARIANTS: Final = {
     "L1": "every acknowledged write is in a ledger of the list, and no listed ledger is deleted",
@@ -97,7 +97,7 @@ class ClientView(NamedTuple):
 
     confirmed: int
     fenced: tuple[int, ...]
-    """The bookies of R of a recoverer that reads forward, else nothing."""
+    """The ensemble that a recoverer fenced, while it reads forward from it, else nothing."""
     verdict: int | None
     lap: int
     fault: tuple[str, str] | None
@@ -184,7 +184,7 @@ class InvariantWatch:
         return self._latest[1]
 
     def deadlock(self, state: State) -> Violation | None:
-        """F1's cheap half, asked of a state without a next step."""
+        """The cheap half of F1, or of F2, asked of a state without a next step; `reach.py` has F1's other half."""
         which = next((name for name in ("F1", "F2") if name in self._names), None)
         if which is None:
             return None

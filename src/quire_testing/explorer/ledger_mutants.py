@@ -48,6 +48,7 @@ BOTH_ON_ONE = (
 
 
 LATE_WRITER = Configuration(3, 2, 2, 1, entries=2, window=2, crashes=1, journal=False)
+"""A bookie that lost its fence, and was replaced by the recovery, may still get an add of the old writer."""
 ANNOUNCED = (
     "writer: append 1",
     "b0: takes add 0..0 lac=-1 from writer",
@@ -450,7 +451,7 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         Patch(Votes.found_after, "positive[i] & masks[(base + i) % len(masks)]", "True"),
     ),
 )
-"""In the order of the reference's table."""
+"""In the order in which docs/counterexamples.md shows them."""
 
 READER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     with_rules(
@@ -475,7 +476,7 @@ READER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         negative_answer=lambda *, limbo, damaged: Answer.UNKNOWN if limbo else Answer.NO_ENTRY,
     ),
 )
-"""What readers get; no row of the table, whose mutants are those of writers, recoverers and bookies."""
+"""What readers get; neither walks nor whole programs are made with them."""
 
 LOSS_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     with_rules(

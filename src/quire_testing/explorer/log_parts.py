@@ -22,7 +22,7 @@ class LogConfiguration:
         ledgers: how many can be created.
         writes: how many records are appended, by all handles.
         lost_swaps: compare-and-swaps whose response never reaches the handle.
-        adopts: closed ledgers that a sink puts behind the last one, whatever is open (the rule of placement is left out).
+        adopts: closed ledgers that a sink puts at the end, whatever is open (without the rule `may_place_now`).
         trims: truncations, each to any offset of a closed ledger, next to the handles.
         closes: handles may close: the ledger is closed and the leadership released.
         stages: closed ledgers that a sink commits to the log; the next leader, or the close, gives them their place.
@@ -70,7 +70,7 @@ class Handle:
     Attributes:
         machine: never changed; a step works on a copy.
         state: the number of the machine's state.
-        work: what was asked and not responded.
+        work: what was asked and has no response yet.
         target: the ledger that appends go to; `draining` the one that gets no more.
         confirmed: the ledger of each acknowledged append.
         flights: appends on their way.
@@ -126,7 +126,7 @@ class Trimmer:
 
 
 class LogState(NamedTuple):
-    """One state of the world."""
+    """One state of the world. `acked`: handle and number of each acknowledged write, and how many were before it."""
 
     head: int
     version: int

@@ -377,7 +377,7 @@ class LogWorld:
         return state._replace(head=self.heads.number(head), version=state.version + 1, ledgers=ledgers)
 
     def _adopts(self, state: LogState) -> Move:
-        """A sink puts a closed ledger at the list's end, whatever is open (the rule of placement is out)."""
+        """A sink puts a closed ledger at the list's end, whatever is open (without the rule `may_place_now`)."""
         head = self.heads.parts[state.head]
         number = len(state.ledgers) + 1
         item = LogItem(LedgerId(number), state=ItemState.CLOSED, first_offset=0, next_offset=0)

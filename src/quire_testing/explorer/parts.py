@@ -135,6 +135,7 @@ class Table(Generic[T]):
 
 Move: TypeAlias = tuple[Label, State]
 ClientMove: TypeAlias = tuple[Label, int, tuple[tuple[int, Request], ...], tuple[tuple[Any, ...], ...]]
+"""A client's step: its label, the client's number after it, what it sends, what it asks the store."""
 
 
 def legal(old: LedgerMetadata, new: LedgerMetadata) -> bool:
@@ -150,7 +151,7 @@ def legal(old: LedgerMetadata, new: LedgerMetadata) -> bool:
 
 
 def repaired_only(old: LedgerMetadata, new: LedgerMetadata) -> bool:
-    """Whether a record differs from another by bookies of decided fragments only: M6, of any number of fragments.
+    """Whether a record differs from another by bookies of decided fragments only, however many they are.
 
     Source: docs/protocol/repair.md, "Publishing".
     """

@@ -76,7 +76,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         may_end_limbo=lambda filled, record, bookie: True,
     ),
 )
-"""In the order of the reference's table."""
+"""In the order in which docs/counterexamples.md shows them."""
 
 BACK: Final = Configuration(
     3, 2, 2, 2, recoverers=0, losses=1, returns=1, repairers=1, closed=True, collects=True

@@ -59,6 +59,7 @@ Source: TypeAlias = tuple[tuple[str | int, ...], Callable[[], Iterable[Move]]]
 """Its name, and what works out the steps that it can make."""
 
 Done: TypeAlias = tuple[Label, int, tuple[tuple[int, Request], ...], tuple[tuple[Any, ...], ...]]
+"""A client's step: its label, the client's number after it, what it sends, what it asks the store."""
 
 
 class StreamWorld:

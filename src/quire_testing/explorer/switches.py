@@ -75,7 +75,7 @@ class Switches:
             yield
 
     def targets(self) -> dict[str, str]:
-        """What differs from what ships, each with the machine, room or class that it is of, or "fault of the world"."""
+        """What differs from what ships, each with the machine, rule set or class that it is of, or "fault of the world"."""
         found = {
             f"rules.{name}": f"{room.__module__}.{room.__qualname__}"
             for name, room in RULES.rooms().items()

@@ -33,7 +33,7 @@ def judge(events: Iterable[Event], *, hash_digits: int = HASH_DIGITS) -> Verdict
         What was looked at, and what contradicts what.
 
     Raises:
-        MalformedHistoryError: an event does not say what its kind must say, or responses what was not asked.
+        MalformedHistoryError: an event does not say what its kind must say, or answers what was not asked.
     """
     court = Judge(hash_digits=hash_digits)
     for event in events:
@@ -68,7 +68,7 @@ class Judge:
         """The next event.
 
         Raises:
-            MalformedHistoryError: it does not say what its kind must say, or responses what was not asked.
+            MalformedHistoryError: it does not say what its kind must say, or answers what was not asked.
         """
         place = self._findings.next_event(event)
         self._findings.verdict.events += 1

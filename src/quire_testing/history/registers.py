@@ -29,7 +29,7 @@ class Call:
     Args:
         kind: what was asked.
         arguments: with what.
-        invoked: place of the invocation.
+        invoked: place of the invocation, which is its number among the events in the order of judgement.
         result: the response; None while there is none.
         answered: place of the response.
         known: it was answered ok; an operation of unknown outcome may have happened or not.

@@ -22,7 +22,7 @@ class Epoch:
     """One epoch of a sink.
 
     Args:
-        difference: for each hash, how many more the source gave than the sink has; those that are even are left out.
+        difference: for each hash, how many more the source gave than the sink has; none where both have as many.
         source: rows that the source gave.
         sink: rows that the sink has.
         committed: where the commit was acknowledged, or -1.

@@ -26,7 +26,7 @@ INVARIANTS: Final = {
     11: "exactly once from source to sink",
     12: "registers are linearizable",
 }
-"""The eleven of the source by their numbers; the twelfth is the one about registers that needs a search."""
+"""As docs/formats/history.md numbers them; the twelfth, about registers, and the list of the tenth need a search."""
 
 KEPT_PER_INVARIANT: Final = 100
 """Violations beyond this many of one invariant are only counted."""

@@ -50,7 +50,7 @@ class BookieProgram(BookieServer):
     """A bookie between its start and its end, without a port and a registration."""
 
     def open(self, name: str, machine: type[BookieLedgerMachine], *, served: bool) -> None:
-        """Bring up disk and ledgers."""
+        """Bring up disk and ledgers; `served`: it has been up before, so that an empty disk has lost something."""
         self.cluster_instance = CLUSTER
         self.bookie_id = BookieId(name)
         self.storage = LedgerStorage.open(

@@ -345,7 +345,7 @@ class Writer(Program):
         self.act(writer._timer_fired)
 
     def lost(self, bookie: str) -> None:
-        """Its patience with a bookie is over."""
+        """It gives a bookie up: the time of what it sent there is over."""
         self.give_up(
             bookie, lambda _, requester: isinstance(requester, SlotConnection) and not requester.retired
         )

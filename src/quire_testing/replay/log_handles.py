@@ -150,13 +150,13 @@ class KeptLog(Log):
 
 
 class GuessedLog(KeptLog):
-    """Of leaders that guess."""
+    """A log whose leaders take 0 for a first offset that they do not know yet."""
 
     _leader_kind = GuessingLeader
 
 
 class UncheckedLog(KeptLog):
-    """Of readers that do not check."""
+    """A log whose lists are read without asking whether they are possible."""
 
     _heads_kind = UncheckedHeads
 
@@ -298,7 +298,7 @@ class LogHandle:
 
     @property
     def work(self) -> list[tuple[Any, ...]]:
-        """What was asked and not responded, with the lists themselves."""
+        """What was asked and has no response yet, with the lists themselves."""
         return work_of(self.client, self.store, ended=self.ended)
 
     def acknowledged(self) -> list[Append]:

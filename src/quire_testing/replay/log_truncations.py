@@ -82,7 +82,7 @@ class LogTruncation:
 
     @property
     def work(self) -> list[tuple[Any, ...]]:
-        """What was asked and not responded."""
+        """What was asked and has no response yet."""
         return work_of(self.client, self.store, ended=self.ended)
 
     def new_inputs(self) -> list[RecordedInput]:

@@ -517,7 +517,7 @@ def _chooses(label: Label) -> bool:
 
 
 def begins_late(play: Play, command: str) -> bool:
-    """Do what has been when the search begins; False: this is no such step."""
+    """Do what has happened before the search begins; False: this is no such step."""
     configuration, writer = play.script.configuration, play.writer
     if not command.startswith(("has closed, lacking: ", "has changed the ensemble: ")):
         return False

@@ -247,7 +247,7 @@ class StreamPlay:
             raise ImpossibleStepError(command)
 
     def _gives_up(self, leader: StreamLeader, text: str, bookie: str) -> None:
-        """The time of one request is over, or a writer's patience with a bookie."""
+        """The time of one request is over, or a writer gives a bookie up."""
         line = self._line(leader, bookie)
 
         def wanted(number: int, requester: Any) -> bool:

@@ -313,7 +313,7 @@ class Settings:
         apart: each add is a run of its own, however many are in flight.
         takeover_at: the add at which the first recovery begins; the second begins `second_ns` later.
         closes: the writer closes its ledger at the end.
-        impatience: of each client: by how much shorter its time-outs are.
+        impatience: of each client: what its time-outs are multiplied by, below 1 or above.
         link_levels: (source, target) -> how slow from the beginning.
         turn_ns: of processes that are slow.
         slow_disks: bookie -> how slow.

@@ -1,5 +1,8 @@
 """What repairers and an owner of a simulated world do, and what is seen of it: the cluster repair that ships.
 
+Two invariants of auto-recovery are judged here. AR1: no open ledger is recovered while no bookie could take a slot of it. AR2:
+a hole that was marked is filled, or has a mark still, or is no longer asked of that bookie.
+
 Source: docs/simulation.md, "The world"; docs/protocol/repair.md.
 """
 
@@ -104,7 +107,7 @@ class RepairPrograms:
             )
 
     async def check_marks(self, daemon: AutoRecovery, client: QuireClient) -> None:
-        """AR2: what was marked is filled, or has a mark still, or is no longer asked of that bookie."""
+        """AR2, of every hole that was marked."""
         stored = {
             one.server.bookie_id: one.server for one in self._world.bookies.values() if one.server and one.up
         }

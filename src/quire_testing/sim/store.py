@@ -99,20 +99,20 @@ class SimStore(MetadataStore):
 
     async def _ask(self, request: Callable[[], Coroutine[Any, Any, T]], *, changes: bool) -> T:
         answered: asyncio.Future[T] = self._loop.create_future()
-        timeline, patience = self._loop.timeline, self._settings.unknown_after_ns
+        timeline, timeout_ns = self._loop.timeline, self._settings.unknown_after_ns
         lost = self.cut or (changes and self._chance.getrandbits(10) < self._settings.lost_requests)
-        there = patience if lost else self._delay_ns()
+        there = timeout_ns if lost else self._delay_ns()
         if not lost:
-            timeline.after(there, self._serve, request, changes, timeline.now_ns + patience, answered)
-        if there >= patience:
-            timeline.after(patience, self._loop.deliver, _unknown, answered)
+            timeline.after(there, self._serve, request, changes, timeline.now_ns + timeout_ns, answered)
+        if there >= timeout_ns:
+            timeline.after(timeout_ns, self._loop.deliver, _unknown, answered)
         return await answered
 
     def _serve(
         self,
         request: Callable[[], Coroutine[Any, Any, T]],
         changes: bool,
-        patience_ends_ns: int,
+        gives_up_at_ns: int,
         answered: asyncio.Future[T],
     ) -> None:
         """At the store: all at once."""
@@ -125,9 +125,9 @@ class SimStore(MetadataStore):
         timeline = self._loop.timeline
         at = timeline.now_ns + self._delay_ns()
         lost = self.cut or (changes and self._chance.getrandbits(10) < self._settings.lost_answers)
-        if lost or at > patience_ends_ns:
+        if lost or at > gives_up_at_ns:
             self.lost += changes and error is None
-            timeline.at(patience_ends_ns, self._loop.deliver, _unknown, answered)
+            timeline.at(gives_up_at_ns, self._loop.deliver, _unknown, answered)
         else:
             timeline.at(at, self._loop.deliver, _settle, answered, result, error)
 

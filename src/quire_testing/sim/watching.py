@@ -1,11 +1,10 @@
 """What a world sees that no client gets: fences that cover, write sets that are full, records that may change.
 
-The histories are judged by the responses of clients. Three invariants lie deeper and show defects long before a client
-is
-harmed: I7 (a recovery that reads has durable fences that cover), the full write set after a recovery, and which changes
-of a record are legal. A recovery's machine is the shipped one, looked at after each input.
+The histories are judged by the responses of clients. Three invariants lie deeper and show defects long before a client is
+harmed: I7 (a recovery that reads has durable fences that cover), the full write set after a recovery (W), and which changes of
+a record are legal (M). A recovery's machine is the shipped one, looked at after each input.
 
-Source: docs/protocol/README.md, "The ledger's record"; docs/counterexamples.md, "What must hold": I7 and W.
+Source: docs/protocol/README.md, "The ledger's record"; docs/counterexamples.md, "What must hold".
 """
 
 from __future__ import annotations
