@@ -170,7 +170,9 @@ KEYS: Final = NamedValues(
         ),
         f"{BOOTS}<bookie>": (
             "how far a bookie's directory is known to be",
-            FieldUse("the bookie", "the bookie at its start, and before it deletes again"),
+            FieldUse(
+                "the bookie", "the bookie at its start, and before it goes on after its lease was pending"
+            ),
         ),
         f"{PASSES}<bookie>": (
             "passes of a bookie's collector",

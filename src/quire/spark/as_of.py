@@ -35,7 +35,7 @@ Range: TypeAlias = tuple[int | None, int | None]
 """Offsets from the first up to, not including, the second; None leaves that side open."""
 Moment: TypeAlias = datetime | str | int | None
 
-_LOOKS: Final = 50
+_ATTEMPTS: Final = 50
 _PAUSE_SECONDS: Final = 0.1
 
 
@@ -98,8 +98,8 @@ async def extents(client: QuireClient, options: ReadOptions) -> list[Extent]:
 
 
 async def _extent_as_of(client: QuireClient, options: ReadOptions, name: str, position: Position) -> Extent:
-    for look in range(_LOOKS):
-        if look:
+    for attempt in range(_ATTEMPTS):
+        if attempt:
             # The end was confirmed once. Too few bookies may answer just now to say so again.
             await asyncio.sleep(_PAUSE_SECONDS)
         extent = await extent_of(client, options, source_of(name))

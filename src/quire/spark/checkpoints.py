@@ -28,8 +28,7 @@ HEAD_LINES: Final = 2
 """Version, and what Spark notes besides: times, settings."""
 _ASK_AGAIN_SECONDS: Final = 600
 _unreachable: dict[str, float] = {}
-"""Places away from this machine that could not be read from this process, and when: to ask again would hold up every
-batch."""
+"""Locations on other machines that could not be read from this process, and when: another try would delay each batch."""
 _FILE_COUNT: Final = re.compile(r'\{"logOffset":(\d+)\}')
 
 
@@ -95,7 +94,7 @@ class Checkpoint:
 
 
 def _may_be_asked(location: str) -> bool:
-    """Whether a place could be read, as far as is known, or could not so long ago that it may answer by now."""
+    """Whether a location is worth a try: the last one did not fail, or so long ago that it may be there again."""
     return monotonic() - _unreachable.get(location, -_ASK_AGAIN_SECONDS) >= _ASK_AGAIN_SECONDS
 
 

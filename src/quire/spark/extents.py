@@ -40,7 +40,7 @@ class Extent:
 
     Attributes:
         name: as it was loaded.
-        identity: of the log its id, of a ledger what its token makes; never used again.
+        identity: of a log its id, of a ledger a text of its id and its token; never used again.
         start: the first offset that can be read.
         end: after the last one that can be, by `isolation`.
         log: its description; None for a raw ledger.

@@ -131,7 +131,7 @@ class SparkOptions:
 
     Args:
         options: as Spark hands them over.
-        known: every option of the format; a name that is none of them is refused here already, the shallowest place.
+        known: every option of the format; a name that is none of them is refused here, with a short traceback.
 
     Raises:
         SparkUseError: naming the option that is nearest.

@@ -26,7 +26,7 @@ from quire.wire.batch_arrow import arrow_schema
 from quire.wire.batch_format import SPAN_MAX, Codec
 
 ENTRY_BYTES: Final = 1 << 20
-"""An entry is about so large: a task's reads and a reader's memory are cut by it."""
+"""An entry is about so large: tasks are split between entries, and a reader decodes whole ones."""
 COLUMNS: Final = ("value", "key", "headers", "timestamp", "log")
 _TYPES: Final = {
     "value": "binary or string",

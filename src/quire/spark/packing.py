@@ -53,7 +53,7 @@ class Task:
     """What one Spark task reads, in this order.
 
     Attributes:
-        number: its index in the plan; tasks begin at unlike replicas by it.
+        number: its index in the plan; by it tasks ask different bookies first.
         pieces: what to read.
         from_ms: entries wholly before this time are skipped; None keeps all.
         to_ms: entries wholly from this time on are skipped; None keeps all.

@@ -1,6 +1,6 @@
 """Where a stream is in each log: the offsets that Spark keeps in its checkpoint, as one fixed text.
 
-    {"v": 1, "logs": {"orders": {"id": "<incarnation>", "offset": 123}}}
+    {"v": 1, "logs": {"orders": {"id": "<log id>", "offset": 123}}}
 
 Spark compares texts, so the order of keys never varies: logs by name. A log that is not named begins at its earliest
 record. Offsets are of the next record to read. Pure.

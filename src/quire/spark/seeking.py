@@ -60,7 +60,7 @@ class Headers:
         return None
 
     async def holding(self, record: int, high: int) -> tuple[int, int]:
-        """The entries of 0..high that hold the ledger's n-th offset: one, or some that are lost, of which one may have.
+        """The entries of 0..high that hold offset `record` of the ledger: one, or some that are lost, of which one may.
 
         Where no record has the offset it is the entry with the next one.
         """

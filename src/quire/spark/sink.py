@@ -53,7 +53,7 @@ class _Sink:
     Args:
         options: of the write.
         schema: of the frame.
-        failpoints: what a check replaces.
+        failpoints: what a test replaces.
     """
 
     def __init__(

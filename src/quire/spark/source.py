@@ -1,8 +1,8 @@
 """The `quire` format of Spark: where Spark's Python data source API meets the rest.
 
 Spark makes a `QuireDataSource` in a process of its own on the driver and asks it for a reader or a writer. Names of
-options are checked in the constructor, their values in `schema`, `reader` and their like: the shallowest places, so
-that a mistake reaches the user as one sentence.
+options are checked in the constructor, their values in `schema`, `reader` and their like: an error that is raised there
+reaches the user as one sentence, without frames of Spark's planner.
 
 Source: docs/spark.md; Spark documentation: `DataSource`.
 """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from quire.log.client import QuireClient
 
 PLACED_WITHIN_MS = 10_000
-"""How long a commit waits for a leader to place what it adopts, before it warns and goes on."""
+"""How long a commit waits for a leader to *place* what it adopts (assign offsets), before it warns and goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TaskShare:
         item: the staged ledger, closed; None when the rows are in `rows`.
         rows: Arrow batches as bytes, see `outgoing.packed`.
         times: their range.
-        total: of a named transaction, the sum of its rows.
+        total: for a write with `txnAppId`, a *named transaction*: the sum of its rows.
     """
 
     log: str
@@ -63,9 +63,10 @@ class TaskShare:
 
 @dataclass(frozen=True, slots=True)
 class StagedPosition:
-    """Under which name and number a batch is committed; see `quire.core.log.commit.Batch`.
+    """Under which name and number a batch is committed; see `quire.core.log.commit.CommitBatch`.
 
     Attributes:
+        incarnation: of a named transaction, the query that counts its batches; "" outside of `foreachBatch`.
         checkpoint: of a stream; None for a named transaction.
     """
 
@@ -77,7 +78,7 @@ class StagedPosition:
 
     @property
     def named(self) -> bool:
-        """Whether this is a named transaction."""
+        """Whether this is a named transaction: a batch write with `txnAppId` and `txnVersion`."""
         return bool(self.query_id) and self.checkpoint is None
 
     def of_rows(self, shares: Sequence[TaskShare]) -> Fingerprint:
@@ -104,7 +105,7 @@ def _nothing(step: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Failpoints:
-    """What a check replaces or observes; production has the defaults.
+    """What a test replaces or observes; production has the defaults.
 
     Attributes:
         at: called at each step of staging, commit and abort.
@@ -166,7 +167,7 @@ class Staging:
         log: its name, and `target` what it is.
         by: who stages.
         at: called at each step.
-        inline_bytes: how many rows are few.
+        inline_bytes: rows of more bytes get a ledger; None is what the options say.
     """
 
     def __init__(

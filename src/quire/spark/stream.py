@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from quire.log.client import QuireClient
     from quire.log.log import Log
 
-_LOOKS: int = 50
+_ATTEMPTS: int = 50
 _PAUSE_SECONDS = 0.1
 
 
@@ -292,10 +292,10 @@ class Stream:
         extent: Extent | None = None,
     ) -> Extent | None:
         """A log with at least what was confirmed when a batch was planned; None when its records are lost."""
-        for look in range(_LOOKS):
+        for attempt in range(_ATTEMPTS):
             if extent is not None and extent.identity == end.identity and extent.end >= end.offset:
                 return extent
-            if look:
+            if attempt:
                 # The end was confirmed once. Too few bookies may answer just now to say so again.
                 await asyncio.sleep(_PAUSE_SECONDS)
             extent = await self._extent(client, source_of(name), begun or Position(end.identity, 0))

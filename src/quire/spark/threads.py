@@ -29,11 +29,11 @@ def writers_know_their_session() -> None:
         return
     for name in _WRITERS:
         usual = getattr(DataFrame, name).fget
-        setattr(DataFrame, name, property(_telling(usual), doc=usual.__doc__))
+        setattr(DataFrame, name, property(_with_session(usual), doc=usual.__doc__))
     setattr(DataFrame, _KNOWN, True)
 
 
-def _telling(usual: Callable[[DataFrame], Any]) -> Callable[[DataFrame], Any]:
+def _with_session(usual: Callable[[DataFrame], Any]) -> Callable[[DataFrame], Any]:
     def writer(frame: DataFrame) -> Any:
         know(frame.sparkSession)
         return usual(frame)

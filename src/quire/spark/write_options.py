@@ -36,7 +36,7 @@ WRITE_QUORUM: Final = Option("writeQuorum", Use.WRITE, otherwise="of the log")
 ACK_QUORUM: Final = Option("ackQuorum", Use.WRITE, otherwise="of the log")
 """how many make an entry durable"""
 INLINE_SHARES: Final = 8
-"""A task sends its rows to the driver when they are at most this part of `inlineBytes`: it cannot know the others'."""
+"""A task sends its rows to the driver if they are at most an eighth of `inlineBytes`: it does not know the others'."""
 _TRANSACTION: Final = ("txnAppId", "txnVersion", "txnPart", "txnOnReset")
 
 

@@ -47,8 +47,8 @@ CLEAR_LIMBO_FIELDS = Layout("Body of CLEAR_LIMBO", [Field("LSN of the limbo", "Q
 TRUNCATE_FIELDS = Layout(
     "Body of TRUNCATE",
     [
-        Field("first id that goes", "q", _FENCES),
-        Field("last id that goes", "q", _FENCES),
+        Field("first id that is deleted", "q", _FENCES),
+        Field("last id that is deleted", "q", _FENCES),
         Field("origin term that stays, 0: the sender's and above", "Q", _FENCES),
     ],
 )
@@ -85,7 +85,7 @@ INTERVAL_FIELDS = Layout(
     "Unknown or damaged interval", [Field("first", "q", _ANSWERED), Field("last", "q", _ANSWERED)]
 )
 LOCATION_FIELDS = Layout(
-    "Place of a run, then the text of its file",
+    "Location of a run, then the text of its file",
     [
         Field("offset", "Q", _ANSWERED),
         Field("size", "I", _ANSWERED),

@@ -249,7 +249,7 @@ async def test_what_was_confirmed_once_is_read_though_fewer_bookies_know_it(at, 
     monkeypatch.setattr("quire.spark.stream._PAUSE_SECONDS", 0)
     [task] = await query.stream.plan(at.client, {"v": 1, "logs": {}}, query.checkpoint[-1])
     assert sum(piece.last_entry - piece.first_entry + 1 for piece in task.pieces) == 2
-    monkeypatch.setattr("quire.spark.stream._LOOKS", 2)
+    monkeypatch.setattr("quire.spark.stream._ATTEMPTS", 2)
     query.restart()
     query.stream._logs["orders"] = log
     calls.clear()

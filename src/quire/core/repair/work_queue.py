@@ -1,6 +1,6 @@
 """What a worker repairs next, and when it tries again: marked ledgers, those with the fewest copies left first.
 
-    WAITING -> REPAIRING -> removed, when the marks are no longer so
+    WAITING -> REPAIRING -> removed, when the marks no longer hold
                          -> PAUSED | OPEN | GIVEN_UP -> WAITING, after a pause
                          -> GONE_ONLY | LOST, until something happens
 
@@ -381,7 +381,7 @@ class RepairQueue:
         self._begin()
 
     def whole(self, ledger_id: int) -> None:
-        """The marks of a ledger that was repaired are no longer so, or it was deleted. Effects: RemoveMarks; BeginRepair.
+        """The marks of a ledger no longer hold: it was repaired, or deleted. Effects: RemoveMarks; BeginRepair.
 
         If something happened meanwhile it is repaired once more before they are removed.
         """
@@ -471,7 +471,7 @@ class RepairQueue:
 
 
 def is_whole(outcome: RepairOutcome, report: RepairReport) -> bool:
-    """Whether a ledger's marks are no longer so.
+    """Whether a ledger's marks no longer hold.
 
     Each fragment is on bookies that are there, without entries at most whose loss was accepted; or the ledger was deleted.
     """

@@ -166,7 +166,7 @@ def plan(
     old = [item for item in items if item.count and (item.max_time_ms or 0) <= now_ms - older_than_ms]
     write = [unit(item) for item in old if may_be_copied(item)]
     listed = {item.ledger_id: _location(root, log_id, item).name for item in every if item.archive}
-    # How long a file has been there is its own affair: the list keeps no time for it.
+    # How long a file has been there, its own time says: the list keeps none.
     due = [item for item in items if item.location is ItemLocation.BOTH]
     aged = {name for name, (_, changed_s) in there.items() if changed_s * 1000 + grace_ms <= now_ms}
     prove = [

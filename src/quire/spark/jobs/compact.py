@@ -5,7 +5,7 @@
 Which records stay is worked out first: of each key the newest one below where the job ends, and every record without
 a key. A newest record without a value, a tombstone, goes too when it is old enough. Then tasks copy what stays, ledgers
 into ledgers, read the copy back and compare; the log's list is changed by compare-and-swap round by round, from the
-front, and never behind a refusal, so that a tombstone never goes before what it removes. What is left keeps its offset,
+front, up to the first refusal, so that a tombstone never goes before what it removes. What is left keeps its offset,
 so the log has gaps.
 
 Stopped anywhere, the job can be run again. It runs while a leader and sinks do: the last two ledgers of a list are

@@ -5,8 +5,8 @@
 `--audit` compares only the bookies' own lists with the ledgers' records and reads no entry. No copy is changed; `--mark`
 marks what is missing, damaged or in limbo, so that auto-recovery repairs it. An open ledger is looked at up to its last
 decided fragment, and so is a stream. Copies are counted of all that is stored, a stream's no-ops too. What a bookie that does
-not answer should hold is "unknown", never "missing". The table has a row for each window and stripe of a bookie, and one
-for each thing that is wrong; a run that was stopped goes on where it stopped.
+not answer should hold is "unknown", never "missing". The table has a row for each window (a range of ids that is checked
+at once) and stripe of a bookie, and one for each thing that is wrong; a run that was stopped goes on where it stopped.
 
 Source: docs/spark-jobs.md, "Scrub and audit"; docs/decisions/026-torn-or-damaged.md.
 """
@@ -116,7 +116,7 @@ class ScrubReport(command.Report):
     Attributes:
         ok: no copy is missing, corrupt or unlike the others, and every record could be read.
         unread: the ledgers whose records could not: no copy of them was looked at.
-        copies: good copies of entries that were read (or listed, of an audit none).
+        copies: good copies of entries that were read; an audit reads none.
         bytes: their payload.
         found: entries by verdict; an entry counts for each bookie.
         worst: the first things that are wrong.
@@ -314,7 +314,7 @@ async def _scrub(check: ReplicaCheck, record: LedgerMetadata, mine: list[BookieS
 
 
 def _rows(result: WindowCheck) -> Iterator[Fields]:
-    """A window's good copies: the counts once, a fingerprint for each class."""
+    """A window's good copies: the counts once, a fingerprint for each stripe."""
     base = {"first_entry": result.first, "last_entry": result.last, "verdict": CopyVerdict.OK}
     yield base | {"entries": result.entries, "bytes": result.payload_bytes}
     for stripe, fingerprint in result.fingerprints.items():
@@ -374,7 +374,7 @@ def _same_ledger(
 
 
 def _compare(spark: SparkSession, work: ScrubPlan, table: str, before: set[str]) -> list[str]:
-    """Where fingerprints of one window and class differ: which bookies' entries are unlike the others'.
+    """Where fingerprints of one window and stripe differ: which bookies' entries are unlike the others'.
 
     Returns:
         The names of the rows that say so, those of earlier runs included.

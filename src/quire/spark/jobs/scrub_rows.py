@@ -52,7 +52,7 @@ async def still_true(client: QuireClient, record: LedgerMetadata, rows: list[Fie
 
 
 def _decided(now: LedgerMetadata, record: LedgerMetadata) -> object:
-    """What a record says of the entries that were looked at, where another one said what is decided."""
+    """What a ledger's record `now` says of the entries that were decided by the `record` that they were checked with."""
     if record.state is LedgerState.CLOSED:
         return tuple(now.fragments), now.last_entry
     count = len(record.fragments) - 1

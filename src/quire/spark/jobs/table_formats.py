@@ -46,7 +46,7 @@ class Content:
     """What a table is to contain.
 
     Attributes:
-        place: the directory with the files: a URI, or an absolute path.
+        location: the directory with the files: a URI, or an absolute path.
         schema: of the files.
         files: all of them.
         log: the log's name; `log_id` its id.

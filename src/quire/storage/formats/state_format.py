@@ -42,7 +42,7 @@ STATE: Final = Layout(
         Field("tombstone until, wall clock ms, 0 = alive", "Q", _BOOKIE),
         Field("entries up to this LSN are dead", "Q", _BOOKIE),
         Field("LSN of the last record before the term was taken", "Q", _BOOKIE),
-        Field("term of the writer that sent the LAC", "Q", _UNUSED),
+        Field("term of the writer that sent the LAC", "Q", _BOOKIE),
         Field("LAFR, -1 = not known", "q", _BOOKIE),
         Field("entries below this id are dead", "q", _UNUSED),
         Field("LSN of the limbo", "Q", FieldUse("bookie", "bookie, and who clears limbo")),
