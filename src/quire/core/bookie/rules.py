@@ -65,7 +65,7 @@ class BookieRules(LedgerRules):
     def term_answer(known: int, term: int, *, named: bool) -> Answer:
         """A bookie refuses a lower term than its own (another writer has taken over), and one that cannot be.
 
-        `named`: the bookie knows what has this id, so without a term it is an ordinary ledger and takes none.
+        `named`: the ledger's key or record is known, so without a term it is an ordinary ledger and takes none.
         """
         if term < known:
             return Answer.INVALID_TERM

@@ -272,7 +272,7 @@ def may_place_now(head: LogHead) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CommitRules:
-    """The rules that a commit works by; a check takes one of them out."""
+    """The rules that a commit works by; only tests pass changed ones."""
 
     positions: PositionRules = POSITION_RULES
     read_again_after_unknown: Callable[[], bool] = read_again_after_unknown

@@ -80,7 +80,7 @@ def lags(batch_id: int, position: SinkPosition) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PositionRules:
-    """The rules about a sink position; a check takes one of them out."""
+    """The rules about a sink position; only tests pass changed ones."""
 
     is_replay: Callable[[int, SinkPosition], bool] = is_replay
     is_behind: Callable[[int, SinkPosition], bool] = is_behind

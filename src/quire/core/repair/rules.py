@@ -64,7 +64,7 @@ class RepairRules(LedgerRules):
         """Not while a fragment whose end is undecided names the bookie: entries of it may be acknowledged and lost here.
 
         `record` was read after the filling, and must be the one that the bookie was filled from: what was decided between
-        the two has not been put back.
+        the two has not been copied to it.
         """
         decided = record.state is LedgerState.CLOSED or bookie not in record.last_fragment.ensemble
         same = record.state is filled.state and record.last_entry == filled.last_entry

@@ -137,6 +137,7 @@ def under_replication_of(
     }
     lacking.limbo = tuple(sorted(bookie for bookie, replica in responded.items() if replica.response.limbo))
     decided = plan.decided()
+    # In place of each lost bookie another name, with an empty list: so all that it should hold counts as missing.
     stand_in = {bookie: BookieId(f"\0{bookie}") for bookie in sorted(lost_bookies)}
     empty = {name: Replica(ReplicaList(Answer.NO_LEDGER), period) for name in stand_in.values()}
     found = MissingCopies(
