@@ -52,11 +52,14 @@ class Journal:
         worker: the only extra thread.
         current: the segment to go on in, None to begin one with the first put.
         sequences: the segments in use, for the list that each new one begins with.
+        on_opened: called with each new segment.
+        on_durable: called before the callbacks when a group is durable, with its last LSN.
+        on_sealed: called when a segment's footer is on disk, with its trailer and directory.
+
+    Attributes:
         last_lsn: the last that was assigned.
         next_sequence: for the next new segment.
         terms: new segments say that they may hold terms of streams: one in use does, or a stream is here.
-        on_durable: called before the callbacks when a group is durable, with its last LSN.
-        on_sealed: called when a segment's footer is on disk, with its trailer and directory.
     """
 
     def __init__(
