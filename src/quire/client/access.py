@@ -18,7 +18,8 @@ from quire.wire.responses import LacReply
 class LedgerAccess:
     """What a client sends with each request for a ledger, and checks its entries with: id, key, token, digest, sender's term.
 
-    `term` is 0 of a ledger, and of a client that only reads. The key comes from the metadata's password: a fence that arrives before any add fixes it.
+    `term` is 0 of a ledger, and of a client that only reads. The key comes from the metadata's password; a bookie that
+    gets a fence before any add keeps the fence's key as the ledger's.
     """
 
     ledger_id: LedgerId

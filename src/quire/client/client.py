@@ -86,12 +86,12 @@ class Client:
         store: the cluster's metadata; closed with the client.
         bookies: connections to its bookies; closed with the client.
         clock: time.
-        chance: choices among bookies, tokens.
+        chance: random numbers, for choices among bookies and for tokens.
         config: settings.
-        machines: what its writers and recoveries run.
+        machines: makes the state machines of its writers and recoveries.
 
     Attributes:
-        open_writers: writers that are made of others, as of logs.
+        open_writers: writers that write through other writers, as those of logs do; they are closed with the client.
     """
 
     __reduce__ = not_pickled

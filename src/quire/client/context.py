@@ -28,7 +28,7 @@ class ClientContext:
         clock: monotonic time.
         chance: draws replacements.
         config: sizes and times.
-        machines: makes the machines of writers and recoveries.
+        machines: makes the state machines of writers and recoveries.
         quarantine: bookies that failed lately.
         ticks: the writers' timer.
         lacs: sends their LACs together, one frame a bookie.
@@ -75,6 +75,6 @@ class ClientContext:
 
     @property
     def unfinished(self) -> Collection[LeavingWriter]:
-        """The writers of ledgers that hold something, or are to be asked to leave."""
+        """The writers of ledgers that hold something (see `sending/ticks.py`), or are to be asked to leave."""
         writers = (*self.ticks.unfinished, *self.turn.unfinished)
         return dict.fromkeys(writers)

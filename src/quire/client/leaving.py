@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 CLOSED: Final = "the client was closed"
 LAST_S: Final = 1.0
-"""What a writer that was ended still has under way may take so long, as to give a lead back."""
+"""How long what a writer still has under way after its end may take, such as giving back the lead of a log."""
 NAMES_MAX: Final = 8
 """So many writers are named by a warning."""
 

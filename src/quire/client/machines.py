@@ -1,4 +1,4 @@
-"""Which machines a client's writers, recoveries and repairs run: those that ship, unless a check says otherwise.
+"""Which state machines of `core` a client's writers, recoveries and repairs run: those that ship, or a check's.
 
 A check passes machines with a rule replaced (`quire_testing/explorer/mutants.py`), or machines that record their
 inputs and effects (`quire_testing/replay/recording.py`). They are made once for each ledger, so the path of an entry is
@@ -23,7 +23,7 @@ from quire.core.repair.rereplication import RepairMachine
 
 
 class MakeWriter(Protocol):
-    """From a record as created, its version, and how patient to be; of a stream also its last entry and length."""
+    """From a record as created, its version, and when to wait and retry; of a stream also its last entry and length."""
 
     def __call__(
         self,

@@ -40,7 +40,7 @@ class MemberLister:
 
         Args:
             record: the ledger's record.
-            members: who is asked.
+            members: the bookies of its ensembles that are asked.
         """
         try:
             access = access_of(record, None)

@@ -124,7 +124,7 @@ class Channel(FrameProtocol):
         features: what the bookie said that it can do.
         colocated: the bookie offers its files, and both ends of the connection have one address, as this side sees them;
             a reader that finds that the files are not readable unsets it.
-        place_misses: how many responses in a row named locations whose bytes did not verify.
+        location_misses: how many responses in a row named locations whose bytes did not verify.
     """
 
     def __init__(

@@ -22,12 +22,13 @@ class Cursor:
     """A named position in a log.
 
     Attributes:
-        owner: the log's id in hex, or what stands for a raw ledger.
+        owner: the log's id in hex; of a ledger that is read without a log, `ledger-` and its number and token.
         first_offset: where it began; it never changes.
         offset: everything below is done.
         hold: whether truncation waits for it.
         holder: the reader that moves it.
         created_ms: wall time, for people; so is `moved_ms`.
+        unknown: fields of later versions.
     """
 
     owner: str

@@ -197,7 +197,7 @@ class Kind(IntEnum):
     WRITE_LACS = 10
     """The LACs of many ledgers, to a bookie that announces `LACS`."""
     TRUNCATE = 11
-    """Entries from an id on go, to a bookie that announces `TRUNCATE`; every other refuses it."""
+    """Drop a stream's entries in a range of ids, to a bookie that announces `TRUNCATE`; every other refuses it."""
     ADD_BUNDLE = 12
     """Runs of many ledgers, to a bookie that announces `BUNDLES`; see `bundles.py`."""
 

@@ -49,7 +49,7 @@ LACS_MAX: Final = 4096
 INTERVALS_MAX: Final = 16 * 1024
 """Unknown intervals in one response, and as many damaged ones."""
 LOCATIONS_MAX: Final = 1024
-"""Places in one response."""
+"""Locations in one response."""
 _PAGE_INTERVALS_MAX: Final = 2 * PAGE_INTERVALS
 """A page that may not end between intervals with equal first ids is never longer than that."""
 _LOCATED_FRAMES_MAX: Final = 2

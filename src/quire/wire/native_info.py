@@ -15,7 +15,10 @@ from quire.wire.entry import Buffer
 
 
 class SpaceTask(StrEnum):
-    """What a bookie does before it says what holds its space: `measure` alone, or a pass of its collector first."""
+    """What a bookie does before it says what holds its space: `measure` alone, or a pass of its collector first.
+
+    `compact`: that pass compacts its segments as on a full disk, however much of the disk is free.
+    """
 
     MEASURE = "measure"
     COLLECT = "collect"
@@ -23,7 +26,7 @@ class SpaceTask(StrEnum):
 
 
 class InfoQuestion(NamedTuple):
-    """What an INFO of a bookie asks for besides what there is to say; one of these, or neither.
+    """What an INFO of a bookie asks for besides what a bookie says each time; one of these, or neither.
 
     Attributes:
         orphans_after: ledgers without a record, those above this id.

@@ -53,8 +53,9 @@ AddRequest: TypeAlias = Request | PlainAdd
 AddedRun: TypeAlias = RunView | PlainAdd
 """A run as a bookie stores it."""
 OrdinaryRun: TypeAlias = tuple[int, int, int, bytes, int, int, int, int, int]
-"""A run of consecutive ids that a writer without a term sent, and whose ledger has nothing to learn: ledger id, token, LAC,
-body, checksum of the body, digest type, first and last id, count. Python's collector does not look at such tuples."""
+"""A run of consecutive ids that a writer without a term sent, and that tells the bookie nothing new of its ledger (key,
+token, digest): ledger id, token, LAC, body, checksum of the body, digest type, first and last id, count. Python's
+collector does not look at such tuples."""
 
 
 def add_of(run: OrdinaryRun) -> PlainAdd:

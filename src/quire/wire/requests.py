@@ -195,7 +195,7 @@ class AskInfo(NamedTuple):
 
     Attributes:
         ledger: None asks about the bookie.
-        question: asks the bookie for more than what there is to say.
+        question: asks the bookie for more than it says each time.
     """
 
     ledger: RequestLedger | None = None
@@ -218,7 +218,7 @@ class ClearLimbo(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Let entries first..last of a stream go that are of an origin term below the sender's, or of any other than `kept`.
+    """Drop entries first..last of a stream that are of an origin term below the sender's, or of any other than `kept`.
 
     Attributes:
         kept: the origin term that stays; `NO_TERM`: the sender's, and those above.

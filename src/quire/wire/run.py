@@ -196,6 +196,7 @@ class RunView:
     Attributes:
         body: the bytes as they came.
         ledger_id, first, last, count, period, stripes, digest_type, origin_term, scheme: as in the header.
+        sizes: the table: bytes of each entry.
     """
 
     __slots__ = (

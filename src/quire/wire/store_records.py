@@ -61,7 +61,7 @@ class Watermark:
         bookie: which.
         revision: of the store.
         instance: the store's instance id.
-        generation: the store's generation when that was written; 0 where it has none.
+        generation: the store's then: how often it was found restored or copied, plus 1; 0 where it cannot tell.
         unknown: fields of later versions.
     """
 
@@ -107,7 +107,7 @@ class Passes:
         own: the bookie's own number when it found that the store had been rolled back; 0 while collection is not stopped.
         held: why it drops nothing at present; empty while it does. At most `STOPPED_LENGTH_MAX` characters are written.
         accepted: the `own` with which a person accepted the store as it is; 0: not accepted.
-        chain: a random number that stays as long as the counter goes on from its own last value.
+        chain: a random number, drawn anew when the counter does not go on from the value that the bookie wrote last.
         unknown: fields of later versions.
     """
 
@@ -303,7 +303,7 @@ def _of_bookie(what: str, bookie: str) -> str:
 
 _DELETER: Final = FieldUse("clients that delete a ledger", "a bookie's collector; operators")
 _COLLECTOR: Final = FieldUse("a bookie's collector", "the collector; commands that end tombstones")
-_HOLD: Final = FieldUse("a bookie's collector", "the collector; operators")
+_STOPPED: Final = FieldUse("a bookie's collector", "the collector; operators")
 _BOOKIE: Final = FieldUse(
     "the bookie", "the bookie at its start, and before it goes on after its lease was pending"
 )
@@ -343,7 +343,7 @@ PASSES_FIELDS: Final = Message(
     pb.Passes.DESCRIPTOR,
     {
         **dict.fromkeys(("format_version", "bookie", "passes", "chain"), _COLLECTOR),
-        **dict.fromkeys(("own", "held"), _HOLD),
+        **dict.fromkeys(("own", "held"), _STOPPED),
         "accepted": FieldUse("a person, with `quire cluster accept-store`", "the collector"),
     },
 )

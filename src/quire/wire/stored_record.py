@@ -32,7 +32,7 @@ def seed_at(seed: int, offset: int) -> int:
 
 
 class RecordHeader(NamedTuple):
-    """The 104 bytes before a record's body."""
+    """The 104 bytes before a record's body. `codec`, `key_id` and `tenant` are reserved for later versions, and 0."""
 
     length: int
     kind: int

@@ -22,7 +22,7 @@ from quire.wire.records import check_number, check_version, corrupt, parse, seri
 
 FORMAT_VERSION: Final = 1
 STREAM_BYTES_MAX: Final = 64 * 1024
-"""Each take-over and each change of an ensemble writes the whole record; what lies before the start goes first."""
+"""Each take-over and each change of an ensemble writes the whole record; ranges before its start may be removed."""
 NAME_BYTES_MAX: Final = 4096
 
 

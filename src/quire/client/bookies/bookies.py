@@ -71,7 +71,7 @@ class Orphans(NamedTuple):
 
     Attributes:
         unknown: there is no proof that they were deleted.
-        due: they would be deleted if the bookie's collection were not held.
+        due: they would be deleted if the bookie's collection were not stopped.
         through: the page covers all ids up to this; `ID_MAX` on the last one.
     """
 
@@ -539,7 +539,7 @@ class BookieClient:
         *,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Answer:
-        """Let entries first..last of a stream go at a bookie: below the sender's term, or of any other than `kept`."""
+        """Have a bookie drop a stream's entries first..last of terms below the sender's, or of any but `kept`."""
         request = Truncate(access, first, last, kept, access.term)
         return (await self._request(bookie, request, timeout_ms)).answer
 
@@ -569,10 +569,13 @@ class BookieClient:
     async def space(
         self, bookie: BookieId, task: SpaceTask, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> tuple[Answer, dict[str, Any]]:
-        """What holds its space, after a task: `space`, `came_back` and `failure`; BAD_REQUEST where its version cannot say."""
+        """What holds its disk space (`space`) after a task, what that freed (`came_back`), and any `failure`.
+
+        BAD_REQUEST where its version cannot say.
+        """
         question = InfoQuestion(space=task)
         answer, info = await self._request(bookie, AskInfo(question=question), timeout_ms)
-        # A bookie of Java says what it says of its disk.
+        # A Java bookie responds with the size of its disk, whatever was asked.
         return (Answer.BAD_REQUEST, {}) if answer is Answer.OK and "came_back" not in info else (answer, info)
 
     async def clear_limbo(
@@ -618,7 +621,7 @@ class BookieClient:
             keep_alive(transport)
         except TimeoutError:
             channel.end(f"the bookie did not respond within {CONNECT_SECONDS} s")
-        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for the connection hears of it
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for the connection is told
             channel.end(str(error))
 
     def _channel_ended(self, channel: Channel, reason: str) -> None:

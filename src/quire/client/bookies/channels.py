@@ -35,7 +35,7 @@ class Channels:
 
     Attributes:
         limits: the longest frames.
-        connecting: the tasks of those.
+        connecting: the tasks that connect second connections.
     """
 
     def __init__(

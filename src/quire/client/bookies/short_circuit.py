@@ -211,7 +211,7 @@ def _opened(location: RunLocation) -> Iterator[int]:
     try:
         file = os.open(location.path, _FLAGS)
     except FileNotFoundError:
-        raise  # the segment was freed since the bookie named it; where its files are not here, that is said again and again
+        raise  # the segment was freed since; of a bookie whose files are not here at all, each read is such a miss
     except (OSError, ValueError) as error:
         raise _CannotOpenError(str(error)) from error
     try:

@@ -1,4 +1,4 @@
-"""One timer for all connections of a client: it looks for requests that have waited too long."""
+"""One timer for all connections of a client: it checks for requests that have waited too long."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 from quire.net.channel import Channel
 
 SWEEP_SECONDS: Final = 0.25
-"""How often it looks. A look that is late by as much again judges nothing, unless the one before it was late too: this process
-did not run, and what came meanwhile has not been read."""
+"""How often it checks. A check that is a whole period late expires no request, unless the one before it was late too:
+this process did not run, and what came meanwhile has not been read."""
 
 
 class Sweep:
@@ -20,7 +20,7 @@ class Sweep:
         channels: returns the connections that there are.
 
     Attributes:
-        was_late: the last look was.
+        was_late: the last check was.
     """
 
     __slots__ = ("_channels", "_timer", "was_late")
@@ -36,14 +36,14 @@ class Sweep:
             self._wait(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """Look no more."""
+        """Check no more."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_later(SWEEP_SECONDS, self._look, loop.time() + SWEEP_SECONDS)
+        self._timer = loop.call_later(SWEEP_SECONDS, self._check, loop.time() + SWEEP_SECONDS)
 
-    def _look(self, due: float) -> None:
+    def _check(self, due: float) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         channels = self._channels()

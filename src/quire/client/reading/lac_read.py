@@ -18,7 +18,7 @@ from quire.wire.responses import LacReply
 async def newest_lac(
     record: LedgerMetadata, access: LedgerAccess, bookies: BookieClient, *, timeout_ms: int
 ) -> int:
-    """The LAC that a coverage reported. When too few respond, the highest reported: it is safe to read up to."""
+    """The LAC that enough bookies reported. When too few respond, the highest reported: it is safe to read up to."""
     found = await quorum_lac(record, access, bookies, timeout_ms=timeout_ms)
     return found.last_add_confirmed if isinstance(found, LacFound) else found.highest
 

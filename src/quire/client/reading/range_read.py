@@ -53,8 +53,9 @@ def open_runs(
 ) -> tuple[Entries, list[tuple[int, int]], int]:
     """The entries first..last of some runs, each digest checked; of a stream those of one origin term.
 
-    `BY_ID`: of whatever origin term, no-ops as well; with the `ranges` of a record none that a newer term has put anew: a bookie
-    whose directory was put back still has what was truncated elsewhere. `no_ops`: of one origin term, no-ops as well.
+    `BY_ID`: of whatever origin term, no-ops as well; with the `ranges` of a record none whose id a newer term has
+    written again: a bookie whose directory is a restored copy still has what was truncated elsewhere. `no_ops`: of one
+    origin term, no-ops as well.
 
     Returns:
         The good entries by ascending id, the ids (as ranges of one) of the bad ones, and the bytes of all.
@@ -258,7 +259,7 @@ class RangeRead:
         self.done.set_result(None)
 
     def _named(self, failure: ReadFailed) -> ReadFailed:
-        """The same failure; whose copy is damaged, and not out of reach, is said so."""
+        """The same failure, with DAMAGED instead of UNKNOWN for each bookie that has a damaged copy."""
         at = failure.entry_id
         answers = tuple(
             (bookie, Answer.DAMAGED)

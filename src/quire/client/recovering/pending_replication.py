@@ -55,7 +55,10 @@ async def mark_pending_replication(
 
 
 async def mark_closed(records: AllRecords, clock: Clock, record: LedgerMetadata, version: int) -> None:
-    """Mark a ledger that this client has closed, or found closed, if it has pending replication. A failure is left to the auditor."""
+    """Mark a ledger that this client has closed, or found closed, if it has pending replication.
+
+    A failure is only logged: the auditor marks it then.
+    """
     if not record.has_pending_replication or record.terms is not None:
         return
     try:

@@ -176,7 +176,7 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
         elif isinstance(effect, FindReplacements):
             self._machine.replacements_found(self._spares(effect))
         elif isinstance(effect, WaitForAnswers):
-            # A bookie without a registration is lost; one that refuses the connection has responded.
+            # A bookie without a registration will not respond in so short a time.
             if self._config.silent_wait_ms and any(map(self._bookies.is_registered, effect.bookies)):
                 self._spawn(self._wait())
             else:

@@ -1,14 +1,16 @@
 """Runs that writers hand over, and many of them in one request: what goes to the same bookies in one loop turn.
 
-At the end of a turn (`LoopTurn`) each writer hands over what it has collected. A `Lane` is the way to some bookies. The runs that are sent over it in a turn are collected in its open `Bundle`, which
-leaves at the end of the turn, or before: when it is full, or when one of its ledgers sends something that must not
-overtake its run. So a bundle has at most one run of a ledger. It is encoded once for all its bookies; a bundle of one
-run is a plain ADD, and so are all its runs where a bookie takes no bundles.
+At the end of a turn (`LoopTurn`) each writer hands over what it has collected. A `Lane` is the way to some bookies. The
+runs that are sent over it in a turn are collected in its open `Bundle`, which leaves at the end of the turn, or before:
+when it is full, or when one of its ledgers sends something that must not overtake its run. So a bundle has at most one
+run of a ledger. It is encoded once for all its bookies; a bundle of one run is a plain ADD, and so are all its runs
+where a bookie takes no bundles.
 
-What bookies acknowledge is counted for all runs of a bundle together (`core/ledger/bundle_acks.py`), and reaches their writers
-with the last acknowledgement that they need. As soon as anything happens to one ledger alone, or a bookie does not answer
-for long, the bundle is dissolved: from then on a response to a row arrives at the run's `SlotConnection`, as the response
-to an ADD does. A frame of many ledgers is sent as a whole or dropped as a whole.
+What bookies acknowledge is counted for all runs of a bundle together (`core/ledger/bundle_acks.py`), and reaches their
+writers with the last acknowledgement that they need. As soon as anything happens to one ledger alone, or a bookie does
+not answer for long, the bundle is dissolved: from then on a response to a row (the place of one run in the bundle)
+arrives at the run's `SlotConnection`, as the response to an ADD does. A frame of many ledgers is sent as a whole or
+dropped as a whole.
 
 Source: `docs/formats/native-protocol.md`, "Bundles".
 """
@@ -40,7 +42,7 @@ RUN_BYTES_MAX: Final = 8 * 1024
 BUNDLE_BYTES_MAX: Final = 1024 * 1024
 """A bundle of so many bytes leaves before the turn ends: its bookies begin while the client goes on."""
 LOOKS_FOR_LONG: Final = 8
-"""A bundle that has been under way for so many looks is dissolved, whatever its bookies answer meanwhile."""
+"""A bundle that is under way for so many of the periodic checks is dissolved, whatever its bookies answer meanwhile."""
 HELD_BYTES: Final = 1024
 """What a run costs besides its bodies: the objects that wait with it, here and in the channels, and a short body's copy in
 a frame."""
@@ -50,7 +52,7 @@ SealedRun: TypeAlias = tuple[bytes, int]
 
 
 class RunWriter(Protocol):
-    """What carries out the effects of a run's writer: it stands above this room."""
+    """What carries out the effects of a run's writer: it stands above this package."""
 
     @property
     def writer(self) -> LeavingWriter:
@@ -70,7 +72,7 @@ class RunWriter(Protocol):
 
 
 class TurnWriter(LeavingWriter, Protocol):
-    """A writer that collects entries until the end of a turn of the loop: it stands above this room."""
+    """A writer that collects entries until the end of a turn of the loop: it stands above this package."""
 
     def turn_ended(self) -> None:
         """Hand over what was collected in this turn of the loop."""
@@ -111,7 +113,16 @@ RunSpan: TypeAlias = tuple[int, int, int]
 
 
 class SlotConnection(AddRequester):
-    """One bookie at one slot of the ensemble, until it fails, is replaced, or the writer rests."""
+    """One bookie at one slot of the ensemble, until it fails, is replaced, or the writer rests (`Outgoing.rest`).
+
+    Attributes:
+        retired: nothing more is sent, and responses are ignored.
+        explicit_lac: the last LAC that it was sent by itself.
+        sent_bytes, sent_runs, answers: of all its runs so far; `written_bytes`: bytes that had left at the last check.
+        entries_answered: as `BookieClient.entries_answered` said last.
+        seen, moved_ms: bytes sent and responses, in sum, at the last sign of life; and when that was.
+        unacked: runs that it has not acknowledged; `oldest`, `oldest_ms`: the first at the last check, and since when.
+    """
 
     __slots__ = (
         "_writer",
@@ -320,7 +331,7 @@ class Bundle:
 
     @property
     def together(self) -> bool:
-        """Whether its runs hear of acknowledgements together, or it is open."""
+        """Whether acknowledgements reach its runs together, or it is open."""
         return self.is_open or (self._acks is not None and self._acks.together)
 
     @property
@@ -487,7 +498,7 @@ class Lane:
 
     Attributes:
         bookies, ack_quorum, timeout_ms: see above.
-        moved: the bookies (a mask) that have answered something since the last look.
+        moved: the bookies (a mask) that have answered something since the last periodic check (`look`).
     """
 
     __slots__ = (

@@ -30,7 +30,7 @@ from quire.wire.native_bodies import encode_lac_item
 FRAME_ITEMS: Final = 512
 """LACs in one frame: with bodies they fit the shortest frame that a client may be limited to."""
 PAUSE_SHARE: Final = 0.5
-"""Frames leave at most every so large a part of what a LAC waits, so that ledgers share them."""
+"""At least this part of the time that a LAC waits lies between two sendings, so that ledgers share frames."""
 
 
 class Teller(Protocol):
@@ -176,7 +176,7 @@ class LacNews:
     def tell_all_after(self, idle_ms: int) -> None:
         """Send all bookies the LAC that has waited so long, also those that no entry was sent to yet.
 
-        The writer is not quiet before that bookie takes its bytes or is abandoned, and readers wait elsewhere.
+        While one bookie does not acknowledge what it was sent, the writer is not `quiet`, and readers wait at others.
         """
         if self.pending is not None and self._loop.time() - self._since >= idle_ms / 1000:
             self.tell_all()

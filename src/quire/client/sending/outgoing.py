@@ -4,8 +4,9 @@ A run is held until it is settled (confirmed or failed) and, for every slot, sen
 reading counts against the window, and cannot make memory grow past it. It must not know futures' meaning, the
 protocol or metadata.
 
-A run is sealed once (`RunSealer`): one body for all slots, or one for each when the ledger is striped. `ByteWindow` is
-the bound on the bytes that one writer holds, and the queue of those who wait for room.
+A run is sealed (its headers and digests are made) once, by `RunSealer`: one body for all slots, or one for each when
+the ledger is striped. `ByteWindow` is the bound on the bytes that one writer holds, and the queue of those who wait for
+room.
 
 Source: BookKeeper protocol, "Write Quorums"; `docs/formats/run.md`.
 """
@@ -471,7 +472,7 @@ class Outgoing:
         )
 
     def confirm(self, last: int, *, keep: bool) -> None:
-        """Complete the futures of all runs up to an entry; with `keep` they are held until `leave`."""
+        """Complete the futures of all runs up to an entry; with `keep` they are held for resending until `leave`."""
         held = self._held
         first = number = self._unconfirmed
         while (run := held.get(number)) is not None and run.last <= last:
@@ -671,7 +672,7 @@ class Outgoing:
         self._ensemble = tuple(connection.bookie for connection in self._connections)
 
     def slow_places(self) -> list[SlotConnection]:
-        """Places whose unsent bytes fill their part without a sign of life, while another moves.
+        """Connections with too many unsent bytes and no sign of life, while another moves.
 
         Without this a stopped bookie would fill the window and stall the writer until its add timeout. When no bookie
         makes progress, none is at fault: then it is this side.

@@ -188,7 +188,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         }
 
     async def until_another(self, pause_ms: int) -> TakeOverResult | None:
-        """After it has failed for want of bookies: wait until another one may do better, with no more terms meanwhile.
+        """After it has failed for want of bookies: wait until another one may succeed; no term is announced meanwhile.
 
         Args:
             pause_ms: before the first look, if bookies do not come or go before; each further pause is twice as long.
@@ -320,7 +320,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
     async def _truncate(self, effect: SendTruncation) -> Callable[[], None]:
         """What a bookie answers to the truncation, in time; it is not sent again while its answer is late.
 
-        Each would be the same: an answer that comes late is one to what the machine wants to be sent then.
+        Each would be the same: a late answer also answers the truncation that the machine wants sent by then.
         """
         bookie, asked = effect.bookie, self._fencing.asked
         who = effect.slot, bookie

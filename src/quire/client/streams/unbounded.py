@@ -81,7 +81,7 @@ class StreamElection(Protocol):
     """Who should write a stream: advice, such as an `Election` of the metadata store. Safety never rests on it."""
 
     async def campaign(self) -> None:
-        """Stand, and return when this client should write; may be cancelled, and called again."""
+        """Stand as a candidate, and return when this client should write; may be cancelled, and called again."""
 
 
 class UnboundedLedger:
@@ -232,8 +232,9 @@ class UnboundedLedger:
         """Take the stream over, from the client that writes it, and write it from after its last entry on.
 
         A stream whose terms only fence needs every bookie of its last ensemble, or others: without one this waits, and
-        `waits_for` says for which. When another client takes it over, pending appends fail with `TermSupersededError`. The writer's `release`, and
-        leaving its `async with`, leave the stream open for the next writer; its `close` closes it for good.
+        `waits_for` says for which. When another client takes it over, pending appends fail with `TermSupersededError`.
+        The writer's `release`, and leaving its `async with`, leave the stream open for the next writer; its `close`
+        closes it for good.
 
         Args:
             election: asked before the take-over, and again after one that another client won. None: at once.
@@ -352,7 +353,7 @@ class UnboundedLedger:
         record = taken.record
         self._context.lacs.carried(
             record.ledger_id
-        )  # of an earlier term's writer of this client: no task takes it now
+        )  # of an earlier term's writer of this client: no bookie takes it now
         for hole in take_over.stragglers:
             log.warning(
                 "stream %s was taken over before bookie %s acknowledged entries %d to %d, which it may lack",

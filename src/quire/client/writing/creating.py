@@ -121,7 +121,7 @@ async def place(
 ) -> Placement:
     """The bookies of a new ledger. With fewer than E writable ones the store is asked, and what it says counts.
 
-    `rules`: the rules about absent slots; tests and the explorer break them.
+    `rules`: the rules about absent slots; tests and the explorer (docs/decisions/006-explorer.md) replace them.
 
     Raises:
         NotEnoughBookiesError: too few are there, or no other bookie of the cluster is known for an absent slot.

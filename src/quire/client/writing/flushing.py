@@ -26,7 +26,7 @@ from quire.metadata.records import RecordStore
 log = logging.getLogger(__name__)
 
 KNOWN_SILENT = 10
-"""A bookie that failed lately has this part of the usual time-out: with many closes in a row, one waits for it."""
+"""What the usual time-out is divided by for a bookie that failed lately: of many closes in a row, one waits it out."""
 
 
 async def record_holes(

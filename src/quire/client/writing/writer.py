@@ -83,7 +83,7 @@ class LedgerWriter:
         record: the record as created.
         version: its version in the metadata store.
         access: id, master key, token, digest and term sent with every request for this ledger.
-        context: what it bodies with the client's other handles.
+        context: what it shares with the client's other handles.
         absent: slots whose bookies were away when the ledger was created, or taken over.
         last: of a stream that was taken over, the last entry that is there already.
         length: payload bytes up to it.
@@ -720,12 +720,13 @@ class WriterEffects:
     Args:
         writer: whose.
         machine, access, window: the same as of the writer.
-        context: what it bodies with the client's other handles.
+        context: what it shares with the client's other handles.
 
     Attributes:
         writer, access: see above.
-        outgoing: the runs that bookies were sent, or are to be.
-        finished: when everything is over, while somebody waits for it.
+        outgoing: the runs that bookies were sent, or are to be; `choices`: which bookies it gets when some fail.
+        flush: from the end of the writer on, the wait for bookies that have not acknowledged all.
+        finished: when everything is over, while somebody waits for it; `tasks`: its asyncio tasks under way.
     """
 
     __slots__ = (

@@ -23,7 +23,8 @@ class RunsExpected:
     Args:
         ledger_of: the ledger that a response is about, by the buffer and where in it the response begins; -1 if it is
             none.
-        place_of: what a response names that is not the next one: by run and position, the same as the connection finds.
+        place_of: by run and position, the key under which a response names that entry (`v2_place_of`, `v3_place_of`);
+            the connection looks up a response that is not the next one by it.
     """
 
     __slots__ = ("_ledger_of", "_odd", "_place_of", "_runs", "_step")
@@ -34,8 +35,8 @@ class RunsExpected:
         self._ledger_of = ledger_of
         self._place_of = place_of
         self._runs: dict[int, deque[PendingRun]] = {}
-        self._odd: dict[Hashable, list[tuple[PendingRun, int]]] = {}
-        self._step = 1
+        self._odd: dict[Hashable, list[tuple[PendingRun, int]]] = {}  # entries that are waited for one by one
+        self._step = 1  # how many responses are compared at one time
 
     def expect(self, pending: PendingRun) -> None:
         """A run has been sent."""

@@ -182,8 +182,8 @@ class V2Codec(BookKeeperCodec):
     # --- responses -----------------------------------------------------------------------------------------------
 
     def is_unknown_here(self, data: Buffer, at: int) -> bool:
-        # V2 has one code for a client that the bookie does not know and for another key. One that it has served
-        # nothing yet is asked to look to itself first. A Java bookie that asks for a name under TLS says so in V3.
+        # V2 has one code for a client that the bookie does not know and for another key. A client that it has served
+        # nothing yet is told to check its settings first. A Java bookie that asks for a name under TLS says so in V3.
         in_v3 = data[at + 4 : at + 5] == bytes([v3.FIRST_BYTE])
         unknown = len(data) >= v2.ANSWER.size and v2.ANSWER.unpack_from(data, at)[2] == _UNAUTHORISED
         if in_v3 or unknown:

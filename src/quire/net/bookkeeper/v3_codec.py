@@ -27,9 +27,10 @@ from quire.wire.requests import AskInfo, ListEntries, LongPoll, ReadRange, Write
 from quire.wire.responses import EntryListReply, InfoReply, ReadReply
 from quire.wire.run import RunView
 
-_OF_A_POLL: Final = -2
+_OF_NO_ENTRY: Final = -2
 """Stands where other requests have an entry id."""
 _AFTER_A_POLL_SECONDS: Final = 5.0
+"""How long after the deadline of a long poll what it waited for may still be read."""
 _SLICE_MS: Final = 300
 """A Java bookie may not wake a long poll when a LAC comes, only at the end of its time: so it is asked in short ones."""
 
@@ -96,7 +97,7 @@ class V3Codec(BookKeeperCodec):
                 self._poll(pending(_PendingPoll), request.wait_ms)
             case WriteLac(ledger, lac, body, 0):
                 plain = pending(PendingPlain)
-                message = v3.request(pb.WRITE_LAC, self._expect(plain, _OF_A_POLL))
+                message = v3.request(pb.WRITE_LAC, self._expect(plain, _OF_NO_ENTRY))
                 written = message.writeLacRequest
                 written.ledgerId, written.masterKey, written.lac, written.body = (
                     ledger.ledger_id, ledger.key, lac, body
@@ -104,12 +105,12 @@ class V3Codec(BookKeeperCodec):
                 self.give(plain, v3.frame_of(message))
             case ListEntries(ledger):
                 held = pending(_PendingList)
-                message = v3.request(pb.GET_LIST_OF_ENTRIES_OF_LEDGER, self._expect(held, _OF_A_POLL))
+                message = v3.request(pb.GET_LIST_OF_ENTRIES_OF_LEDGER, self._expect(held, _OF_NO_ENTRY))
                 message.getListOfEntriesOfLedgerRequest.ledgerId = ledger.ledger_id
                 self.give(held, v3.frame_of(message))
             case AskInfo(None):  # INFO about one ledger is a request of ours alone
                 disk = pending(_PendingDisk)
-                message = v3.request(pb.GET_BOOKIE_INFO, self._expect(disk, _OF_A_POLL))
+                message = v3.request(pb.GET_BOOKIE_INFO, self._expect(disk, _OF_NO_ENTRY))
                 message.getBookieInfoRequest.requested = v3.TOTAL_DISK_CAPACITY | v3.FREE_DISK_SPACE
                 self.give(disk, v3.frame_of(message))
             case _:
@@ -122,7 +123,7 @@ class V3Codec(BookKeeperCodec):
         poll.left_ms = left_ms
         poll.since = asyncio.get_running_loop().time()
         frame = v3.encode_read(
-            self._expect(poll, _OF_A_POLL),
+            self._expect(poll, _OF_NO_ENTRY),
             poll.ledger_id,
             bookkeeper.LAST_ENTRY,
             flag=v3.ENTRY_PIGGYBACK,
@@ -186,7 +187,7 @@ class V3Codec(BookKeeperCodec):
         if operation == pb.READ_ENTRY:
             read = message.readResponse
             lac = read.maxLAC if read.HasField("maxLAC") else -1
-            if isinstance(pending, _PendingPoll) and entry_id == _OF_A_POLL:
+            if isinstance(pending, _PendingPoll) and entry_id == _OF_NO_ENTRY:
                 self._woken(pending, answer, read, lac)
             else:
                 pending.got(entry_id, answer, read.body, lac)

@@ -18,8 +18,8 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 class Reloaded(Generic[T]):
     """A value made of files, made again when they change.
 
-    Asked for once a connection, never once a request: it looks at each file's age, size and number. What could not be read
-    is tried again each time: its mode may have changed since, or there are descriptors again.
+    Asked for once a connection, never once a request: it looks at each file's modification time, size and inode. What
+    could not be read is tried again each time: its mode may have changed since, or there are descriptors again.
 
     Args:
         files: what it is made of.
