@@ -118,6 +118,7 @@ class Client:
         self._background: dict[asyncio.Task[None], None] = {}
         self._watch: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] | None = None
+        # By a stream's name: held while this client takes it over.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # --- ledgers -------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class Requester(Protocol):
     """The sender of a request, which gets its one response."""
 
     def answered(self, tag: object, response: Any) -> None:
-        """The response to the request with this tag, as its type of request has it; the receiver's to keep."""
+        """The response to the request with this tag, of the type that the request says; the receiver may keep it."""
 
 
 Waiting: TypeAlias = tuple[Any, Any, int, Requester]

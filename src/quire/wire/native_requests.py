@@ -79,7 +79,7 @@ ADDED: Final = AddReply(Answer.OK)
 _FOLLOWED: Final = AddReply(Answer.OK, followed=True)
 
 
-class _Laid(NamedTuple):
+class _FrameParts(NamedTuple):
     """What of a frame depends on the kind of request."""
 
     kind: Kind
@@ -149,10 +149,10 @@ def encode(request: AnyRequest, number: int, features: int) -> list[Buffer] | No
     """The buffers of any request; None if a bookie with these features cannot do it."""
     if isinstance(request, AddRun):
         return encode_add(request, number, features)
-    laid = _laid(request, features)
-    if laid is None:
+    parts = _frame_parts(request, features)
+    if parts is None:
         return None
-    kind, body, flags, lac, term = laid
+    kind, body, flags, lac, term = parts
     if term and not features & TERMS:
         return None
     ledger = request.ledger
@@ -174,33 +174,33 @@ def encode(request: AnyRequest, number: int, features: int) -> list[Buffer] | No
     return [header, body]
 
 
-def _laid(request: Any, features: int) -> _Laid | None:
+def _frame_parts(request: Any, features: int) -> _FrameParts | None:
     match request:
         case ReadRange(_, first, last, bytes_max, origin, fence, recovery, locations, low_priority, term):
             flags = Flag.FENCE * fence | Flag.RECOVERY * recovery | Flag.LOCATIONS * locations
             flags |= Flag.LOW_PRIORITY * (low_priority and bool(features & LOW_PRIORITY))
             body = native_bodies.encode_read(first, last, bytes_max, origin)
-            return _Laid(Kind.READ, body, flags, term=term)
+            return _FrameParts(Kind.READ, body, flags, term=term)
         case LongPoll():
-            return _Laid(Kind.LONG_POLL, native_bodies.encode_long_poll(*request[1:]))
+            return _FrameParts(Kind.LONG_POLL, native_bodies.encode_long_poll(*request[1:]))
         case ReadLac(_, fence, term):
-            return _Laid(Kind.READ_LAC, flags=(Flag.FENCE | Flag.RECOVERY) * fence, term=term)
+            return _FrameParts(Kind.READ_LAC, flags=(Flag.FENCE | Flag.RECOVERY) * fence, term=term)
         case WriteLac(_, lac, body, term):
-            return _Laid(Kind.WRITE_LAC, body, lac=lac, term=term)
+            return _FrameParts(Kind.WRITE_LAC, body, lac=lac, term=term)
         case WriteLacs(items):
-            return _Laid(Kind.WRITE_LACS, native_bodies.join_lacs(items)) if features & LACS else None
+            return _FrameParts(Kind.WRITE_LACS, native_bodies.join_lacs(items)) if features & LACS else None
         case ListEntries(_, first):
             body = native_bodies.encode_list(first, PAGE_INTERVALS)
-            return _Laid(Kind.LIST_ENTRIES, body)
+            return _FrameParts(Kind.LIST_ENTRIES, body)
         case AskInfo(_, question):
-            return _Laid(Kind.INFO, native_info.encode_info_question(question))
+            return _FrameParts(Kind.INFO, native_info.encode_info_question(question))
         case ClearLimbo(_, lsn):
-            return _Laid(Kind.CLEAR_LIMBO, native_bodies.encode_clear_limbo(lsn))
+            return _FrameParts(Kind.CLEAR_LIMBO, native_bodies.encode_clear_limbo(lsn))
         case Truncate(_, first, last, kept, term):
             body = native_bodies.encode_truncate(first, last, kept)
-            return _Laid(Kind.TRUNCATE, body, term=term) if features & TRUNCATE else None
+            return _FrameParts(Kind.TRUNCATE, body, term=term) if features & TRUNCATE else None
         case Authenticate(token):
-            return _Laid(Kind.AUTH, token)
+            return _FrameParts(Kind.AUTH, token)
     msg = f"{type(request).__name__} has no frame here"
     raise NotImplementedError(msg)
 

@@ -34,7 +34,7 @@ PAUSE_SHARE: Final = 0.5
 
 
 class Teller(Protocol):
-    """A writer, which stands above, as the frames see it."""
+    """A writer whose LAC `LacFrames` sends; it stands above."""
 
     def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
         """The LAC, and the bookies that were not sent it and take it in a frame of many: it is sent now."""
@@ -128,6 +128,9 @@ class LacNews:
         outgoing: the bookie at a slot.
         idle: whether no entry of the writer is on its way, or about to be: no header is about to leave.
         timeout_ms: how long a bookie may take to respond.
+
+    Attributes:
+        pending: the LAC that no header has carried, and the slots of bookies to be sent it; None if there is none.
     """
 
     __slots__ = (

@@ -1,8 +1,8 @@
 """What a writer has handed over and still holds: runs on their way, and the bookies that they are on their way to.
 
 A run is held until it is settled (confirmed or failed) and, for every slot, sent or dropped: so a bookie that stops
-reading counts against the window, and cannot make memory grow past it. It must not know futures' meaning, the
-protocol or metadata.
+reading counts against the window, and cannot make memory grow past it. It must know neither the protocol nor
+metadata.
 
 A run is sealed (its headers and digests are made) once, by `RunSealer`: one body for all slots, or one for each when
 the ledger is striped. `ByteWindow` is the bound on the bytes that one writer holds, and the queue of those who wait for

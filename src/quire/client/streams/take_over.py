@@ -71,7 +71,7 @@ class _Fencing:
         said: what each bookie answered to the truncation last.
         late: the bookies that are late with what is written back to them.
         waiting: it has waited for bookies.
-        look_at_ms: when to see whether they matter any more.
+        look_at_ms: when the record is read again, which may say that the take-over is over.
     """
 
     found: dict[int, dict[int, Entry]] = field(default_factory=dict)

@@ -45,7 +45,7 @@ class BookieChoices:
         self._access = access
         self._context = context
         self._start, self._perform = start, perform
-        # The LAC at the last choice in quarantine, and its pause.
+        # The LAC at the last choice of a quarantined bookie, and the pause before it.
         self._paused: tuple[int | None, int] = (None, 0)
 
     # --- replacements ------------------------------------------------------------------------------------------------

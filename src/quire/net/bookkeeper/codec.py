@@ -79,7 +79,7 @@ class BookKeeperCodec(ChannelCodec):
         request: Any,
         pending: Callable[[type[PendingRequest]], PendingRequest],
     ) -> bool:
-        """Send a request of another kind, which `pending` notes; False if the protocol has none for it."""
+        """Send a request of another kind; `pending` makes its `PendingRequest`. False: the protocol has none for it."""
         raise NotImplementedError
 
     def forget(self, pending: PendingRequest) -> None:
