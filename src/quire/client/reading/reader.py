@@ -150,9 +150,7 @@ class LedgerReader:
         if record.state is LedgerState.CLOSED:
             self._lac = record.last_entry
             self._length = record.length
-            self._entry_bytes = record.length / (record.last_entry + 1) if record.last_entry >= 0 else 0.0
-            if self._entry_bytes:
-                self._entry_bytes += _ENTRY_COST
+            self._entry_bytes = record.entry_bytes and record.entry_bytes + _ENTRY_COST
         elif record.terms is not None:
             if reach_of(record.ranges) > reach_of(before.ranges):
                 self._lac = NO_ENTRY  # it is of an earlier term, of whose entries only those are left that are decided

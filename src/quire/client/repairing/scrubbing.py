@@ -112,8 +112,7 @@ class WindowCheck:
 
 def windows(record: LedgerMetadata, part: BookieStripes) -> Iterator[BookieStripes]:
     """A bookie's stripes in parts of about `WINDOW_BYTES`, with the same borders for every bookie of its fragment."""
-    average = max(1, record.length // max(1, record.last_entry + 1))
-    step = max(1, min(1 << 16, WINDOW_BYTES // average))
+    step = max(1, min(1 << 16, WINDOW_BYTES // max(1, int(record.entry_bytes))))
     if record.state is not LedgerState.CLOSED:
         step = OPEN_WINDOW_ENTRIES
     for first in range(part.first // step * step, part.last + 1, step):

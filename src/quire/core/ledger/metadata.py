@@ -187,6 +187,11 @@ class LedgerMetadata:
         return self.last_entry if self.state is LedgerState.CLOSED else None
 
     @property
+    def entry_bytes(self) -> float:
+        """Mean payload of an entry; 0 where the record does not say it, since the ledger is empty or not closed."""
+        return self.length / (self.last_entry + 1) if self.last_entry != NO_ENTRY else 0.0
+
+    @property
     def last_fragment(self) -> Fragment:
         """The fragment that takes new entries while the ledger is open."""
         return self.fragments[-1]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.ledger.replica import Replica, ReplicaList, period_of
 from quire.core.repair.effects import LIMITS
@@ -122,7 +122,7 @@ def under_replication_of(
         rules: the protocol's rules (`core/rules.py`).
     """
     period = period_of(record)
-    lacking = UnderReplicatedLedger(record.ledger_id, _entry_bytes(record))
+    lacking = UnderReplicatedLedger(record.ledger_id, int(record.entry_bytes))
     plan = RepairPlan(rules, record, notes, 0)
     plan.lists = {
         bookie: Replica.of(response, record, rules)
@@ -174,11 +174,6 @@ def under_replication_of(
             lacking.entries[MissingKind(reason, 0)] = sum(each.size() for each in ranges)
     lacking.stale_notes = notes.holes != NO_NOTES.holes and not lacking.entries and not lacking.silent
     return lacking
-
-
-def _entry_bytes(record: LedgerMetadata) -> int:
-    closed = record.state is LedgerState.CLOSED and record.last_entry >= 0
-    return record.length // (record.last_entry + 1) if closed else 0
 
 
 def _reason(holder: BookieId, responded: Mapping[BookieId, Replica]) -> MissingReason:

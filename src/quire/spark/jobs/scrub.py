@@ -362,8 +362,8 @@ def _cut(record: LedgerMetadata, part: BookieStripes, unit_bytes: int) -> Iterat
 
 def _size(record: LedgerMetadata, part: BookieStripes) -> int:
     """Payload bytes of a bookie's stripes, about."""
-    average = record.length / max(1, record.last_entry + 1)
-    return int((part.last - part.first + 1) * average * part.stripes.bit_count() / part.period) + 1
+    count = (part.last - part.first + 1) * part.stripes.bit_count() / part.period
+    return int(count * record.entry_bytes) + 1
 
 
 def _same_ledger(
