@@ -9,21 +9,19 @@ Source: `docs/formats/native-protocol.md`, "Answers"; `core/ledger/losses.py`.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import BookieClient
-from quire.client.reading.range_read import open_runs
+from quire.client.reading.copy_check import CopyCheck
 from quire.core.answers import Answer
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger.losses import proves_loss
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.quorum import write_set
+from quire.core.ledger.stripes import bookie_stripes
 from quire.metadata.records import RecordStore
-from quire.wire.responses import ReadReply
 
 _ROUNDS_MAX = 3
 """So often the record may change while bookies are asked."""
@@ -98,56 +96,21 @@ async def _look(
     record: LedgerMetadata, first: int, last: int, bookies: BookieClient, timeout_ms: int
 ) -> LostEntries:
     """Ask for ever more entries at once, up to the first one that is not proven lost."""
-    index = record.fragment_index(first)
-    end = record.last_entry_of_fragment(index)
-    ensemble, write_quorum = record.fragments[index].ensemble, record.write_quorum
-    last = last if end is None else min(last, end)
+    parts = [part for part in bookie_stripes(record, last) if part.first <= first <= part.last]
+    last = min([last, *(part.last for part in parts)])
+    check = CopyCheck(bookies, LedgerAccess.of(record), 1, timeout_ms)
     said: tuple[tuple[BookieId, Answer], ...] = ()
     at, step = first, 1
-    while at <= last:
-        behind = min(last + 1, at + step)
-        slots = sorted(
-            {s for entry in range(at, behind) for s in write_set(entry, len(ensemble), write_quorum)}
-        )
-        asked = [_copies(record, ensemble[slot], at, behind - 1, bookies, timeout_ms) for slot in slots]
-        copies = dict(zip(slots, await asyncio.gather(*asked), strict=True))
-        for entry in range(at, behind):
-            answers = [
-                (ensemble[slot], copies[slot](entry))
-                for slot in write_set(entry, len(ensemble), write_quorum)
-            ]
+    while parts and at <= last:
+        following = min(last + 1, at + step)
+        copies = await check.window(parts, at, following - 1)
+        window = {bookie: dict(each.answers(range(at, following))) for bookie, each in copies.items()}
+        for entry in range(at, following):
+            slots = write_set(entry, record.ensemble_size, record.write_quorum)
+            each = [(parts[slot].bookie, window[parts[slot].bookie][entry]) for slot in slots]
+            answers = [(b, Answer.DAMAGED if a is Answer.BAD_DIGEST else a) for b, a in each]
             said = said or tuple(answers)
-            if not proves_loss([answer for _, answer in answers], write_quorum):
+            if not proves_loss([answer for _, answer in answers], record.write_quorum):
                 return LostEntries(first, entry - 1, said)
-        at, step = behind, min(2 * step, _STEP_MAX)
-    return LostEntries(first, last, said)
-
-
-async def _copies(
-    record: LedgerMetadata, bookie: BookieId, first: int, last: int, bookies: BookieClient, timeout_ms: int
-) -> Callable[[int], Answer]:
-    """What one bookie says of each of these entries."""
-    access = LedgerAccess.of(record)
-    reply = await bookies.read(bookie, access, first, last, 1, timeout_ms=timeout_ms)
-    if reply.answer is not Answer.OK:
-        # A response that cannot be taken apart says nothing about a copy.
-        whole = Answer.ERROR if reply.answer is Answer.BAD_DIGEST else reply.answer
-        return lambda _: whole
-    return _said(reply, access, first, last)
-
-
-def _said(reply: ReadReply, access: LedgerAccess, first: int, last: int) -> Callable[[int], Answer]:
-    good, bad, _ = open_runs(reply.runs, access, first, last)
-    there = set(good.entry_ids)
-    damaged = [*reply.damaged, *bad]
-
-    def answer(entry: int) -> Answer:
-        if entry in there:
-            return Answer.OK
-        if any(low <= entry <= high for low, high in damaged):
-            return Answer.DAMAGED
-        if any(low <= entry <= high for low, high in reply.unknown) or entry > reply.conclusive_through:
-            return Answer.UNKNOWN
-        return Answer.NO_ENTRY
-
-    return answer
+        at, step = following, min(2 * step, _STEP_MAX)
+    return LostEntries(first, at - 1, said)

@@ -150,7 +150,6 @@ class LedgerReader:
         if record.state is LedgerState.CLOSED:
             self._lac = record.last_entry
             self._length = record.length
-            self._entry_bytes = record.entry_bytes and record.entry_bytes + _ENTRY_COST
         elif record.terms is not None:
             if reach_of(record.ranges) > reach_of(before.ranges):
                 self._lac = NO_ENTRY  # it is of an earlier term, of whose entries only those are left that are decided
@@ -279,9 +278,11 @@ class LedgerReader:
         ahead: deque[RangeRead] = deque()
         next_entry = first
         stuck_at, since_ms = -1, 0
+        if not self._entry_bytes and (mean := self._record.entry_bytes):
+            self._entry_bytes = mean + _ENTRY_COST
         try:
             while ahead or next_entry <= last:
-                while next_entry <= last and self._may_read_ahead(ahead):
+                while next_entry <= last and (not ahead or self._may_read_ahead(ahead)):
                     ahead.append(self._start(next_entry, self._cut(next_entry, last)))
                     next_entry = ahead[-1].last + 1
                 read = ahead[0]
@@ -302,8 +303,6 @@ class LedgerReader:
                 read.cancel()
 
     def _may_read_ahead(self, ahead: deque[RangeRead]) -> bool:
-        if not ahead:
-            return True
         if not self._entry_bytes:
             return False
         expected = sum(read.last - read.first + 1 for read in ahead) * self._entry_bytes

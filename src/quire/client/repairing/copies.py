@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
-from quire.client.reading.range_read import open_runs
+from quire.client.reading.copy_check import CopyCheck
 from quire.client.reading.reader import LedgerReader
 from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.notes import EntryRange, LedgerNotes
-from quire.core.ledger.quorum import stripes_of_slot, told_through, write_set
-from quire.core.ledger.terms import by_origin
+from quire.core.ledger.quorum import write_set
+from quire.core.ledger.stripes import BookieStripes, bookie_stripes
 from quire.wire.entry import Entry
-from quire.wire.native_bodies import ANY_TERM, BY_ID
-from quire.wire.responses import ReadReply
+from quire.wire.native_bodies import BY_ID
 
 _WINDOW_ENTRIES = 2048
 
@@ -94,20 +93,6 @@ def recorded_holes(notes: LedgerNotes) -> list[tuple[BookieId, int, int]]:
     return [(hole.bookie, part.first, part.last) for hole in notes.holes for part in hole.ranges]
 
 
-class _Told(NamedTuple):
-    """One bookie's responses about a window: its copies, why others are missing, and which are damaged."""
-
-    entries: dict[int, Entry]
-    answer: Answer
-    damaged: Sequence[tuple[int, int]] = ()
-
-    def why_not(self, entry_id: int) -> Answer:
-        """Why an entry is not among the copies."""
-        if any(first <= entry_id <= last for first, last in self.damaged):
-            return Answer.DAMAGED
-        return self.answer
-
-
 class LedgerVerifier:
     """Reads every entry from every bookie of its write set and compares the copies; of a stream those that its ranges name.
 
@@ -121,8 +106,8 @@ class LedgerVerifier:
         self._record = reader.metadata
         self._last = reader.last_add_confirmed
         self._closed = reader.closed
-        self._access, self._bookies, self._config = access, context.bookies, context.config
-        self._hung: set[BookieId] = set()
+        config = context.config
+        self._copies = CopyCheck(context.bookies, access, config.read_bytes_max, config.read_timeout_ms)
 
     async def verify(self) -> LedgerReport:
         """Look at every copy; memory stays at a few windows."""
@@ -131,83 +116,40 @@ class LedgerVerifier:
         if record.guaranteed:
             decided = self._last if self._closed else record.last_fragment.first_entry - 1
             report.guaranteed_through = decided
-        for index, fragment in enumerate(record.fragments):
-            following = record.fragments[index + 1 : index + 2]
-            end = min(self._last, following[0].first_entry - 1 if following else self._last)
-            first = int(fragment.first_entry)
-            if record.terms is not None:
-                first = max(first, record.terms.start)
-            parts = [(first, end, BY_ID)] if record.only_fences else by_origin(first, end, record.ranges)
-            for begin, through, origin_term in parts:
-                at = begin
-                while at <= through:
-                    window = (at, min(at + _WINDOW_ENTRIES - 1, through), origin_term)
-                    at = await self._window(report, fragment.ensemble, *window)
+        for _, group in groupby(bookie_stripes(record, self._last), key=lambda part: part.first):
+            parts = [part.cut(part.first, self._last) for part in group]
+            if record.only_fences:
+                parts = [replace(part, origin_term=BY_ID) for part in parts]
+            at = parts[0].first
+            while at <= parts[0].last:
+                at = await self._window(report, parts, at, min(at + _WINDOW_ENTRIES - 1, parts[0].last))
         return report
 
     async def _window(
-        self, report: LedgerReport, ensemble: tuple[BookieId, ...], first: int, last: int, origin_term: int
+        self, report: LedgerReport, parts: Sequence[BookieStripes], first: int, last: int
     ) -> int:
         """Compare one window; returns where the next begins: after the ids that every bookie's responses cover."""
-        asked = (self._ask(slot, b, first, last, origin_term) for slot, b in enumerate(ensemble))
-        windows = await asyncio.gather(*asked)
-        last = min(through for _, through in windows)
+        copies = await self._copies.window(parts, first, last)
+        silent = self._copies.silent.items()  # one that was only unreachable may be back for the next window
+        self._copies.silent = {bookie: answer for bookie, answer in silent if answer is Answer.TIMED_OUT}
+        last = min(each.through for each in copies.values())
+        answers = {b: dict(each.answers(range(first, last + 1))) for b, each in copies.items()}
+        entries = {b: {int(one.entry_id): one for one in each.entries} for b, each in copies.items()}
         for entry_id in range(first, last + 1):
-            self._compare(report, ensemble, entry_id, [what for what, _ in windows])
+            found: list[tuple[BookieId, Entry]] = []
+            for slot in write_set(entry_id, self._record.ensemble_size, self._record.write_quorum):
+                bookie = parts[slot].bookie
+                answer = answers[bookie][entry_id]
+                if answer is Answer.OK:
+                    found.append((bookie, entries[bookie][entry_id]))
+                else:
+                    _add_hole(report.holes, MissingRange(bookie, entry_id, entry_id, answer))
+            self._compare(report, entry_id, found)
         return last + 1
 
-    async def _ask(
-        self, slot: int, bookie: BookieId, first: int, last: int, origin_term: int
-    ) -> tuple[_Told, int]:
-        """One bookie's response, and the last id that it covers."""
-        size, write_quorum = self._record.ensemble_size, self._record.write_quorum
-        if bookie in self._hung:  # waited for once is enough
-            return _Told({}, Answer.TIMED_OUT), last
-        reply: ReadReply = await self._bookies.read(
-            bookie,
-            self._access,
-            first,
-            last,
-            self._config.read_bytes_max,
-            origin_term=origin_term or ANY_TERM,
-            timeout_ms=self._config.read_timeout_ms,
-        )
-        if reply.answer is Answer.TIMED_OUT:
-            self._hung.add(bookie)
-        if reply.answer is not Answer.OK:
-            return _Told({}, reply.answer), last
-        entries, bad, _ = open_runs(reply.runs, self._access, first, last, origin_term)
-        stripes = stripes_of_slot(slot, size, write_quorum)
-        through = told_through(
-            first, last, entries.entry_ids, reply.conclusive_through, reply.unknown + bad, stripes, size
-        )
-        answer = Answer.NO_ENTRY
-        if through < first:
-            answer, through = Answer.UNKNOWN, last
-        elif bad or reply.unknown:
-            answer = Answer.BAD_DIGEST if bad else Answer.UNKNOWN
-        return _Told({entry.entry_id: entry for entry in entries}, answer, reply.damaged), through
-
-    def _compare(
-        self,
-        report: LedgerReport,
-        ensemble: tuple[BookieId, ...],
-        entry_id: int,
-        windows: list[_Told],
-    ) -> None:
-        record = self._record
-        found: list[tuple[BookieId, Entry]] = []
+    def _compare(self, report: LedgerReport, entry_id: int, found: Sequence[tuple[BookieId, Entry]]) -> None:
         report.entries += 1
-        for slot in write_set(entry_id, record.ensemble_size, record.write_quorum):
-            report.copies_wanted += 1
-            entry = windows[slot].entries.get(entry_id)
-            if entry is None:
-                _add_hole(
-                    report.holes,
-                    MissingRange(ensemble[slot], entry_id, entry_id, windows[slot].why_not(entry_id)),
-                )
-            else:
-                found.append((ensemble[slot], entry))
+        report.copies_wanted += self._record.write_quorum
         good = len(found)
         if found:
             first = found[0][1]
@@ -221,7 +163,7 @@ class LedgerVerifier:
                 good -= len(odd)
             report.payload_bytes += len(content[1])
         report.copies += good
-        if good < record.ack_quorum:
+        if good < self._record.ack_quorum:
             _add_range(report.below_ack_quorum, entry_id)
         if not found:
             _add_range(report.lost, entry_id)

@@ -13,19 +13,17 @@ from typing import Any, Final
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import AddRequester, BookieClient
-from quire.client.reading.range_read import open_runs
+from quire.client.reading.copy_check import BookieCopies, CopyCheck
 from quire.client.repairing.replica_lists import READ_BYTES
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.replica import Replica
-from quire.core.ledger.stripes import Stretch
+from quire.core.ledger.stripes import BookieStripes, Stretch
 from quire.core.repair.effects import CopyRange
 from quire.wire.entries import Copies, Entries, copies
-from quire.wire.native_bodies import ANY_TERM
 from quire.wire.requests import AddRun
-from quire.wire.responses import ReadReply
 from quire.wire.run import ids_in
 
 NEAR: Final = 64
@@ -33,7 +31,6 @@ NEAR: Final = 64
 BUSY_PAUSE_S: Final = 0.25
 BUSY_TRIES: Final = 240
 """A bookie that has no room for low-priority requests is asked again, for a minute."""
-_SILENT: Final = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
 
 @dataclass(slots=True)
@@ -79,7 +76,7 @@ class RangeCopier(AddRequester):
         self._run_bytes_max, self._timeout_ms, self._may_send = run_bytes_max, timeout_ms, may_send
         self._lists, self._password_is_known = lists, password_is_known
         self._answered: dict[object, asyncio.Future[Answer]] = {}
-        self._silent: dict[BookieId, Answer] = {}
+        self._check = CopyCheck(bookies, access, READ_BYTES, timeout_ms, low_priority=True)
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.bytes = 0
 
@@ -97,7 +94,7 @@ class RangeCopier(AddRequester):
         outcome, stopping = CopyOutcome(), self._stopping
         wants: Callable[[int], bool] = piece.entries.holds
         stretches = [(piece.entries.first, piece.entries.last)]
-        sources = [source for source in self._rotated_sources(piece) if source not in self._silent]
+        sources = [source for source in self._rotated_sources(piece) if source not in self._check.silent]
         writing: asyncio.Task[None] | None = None
         try:
             for source in sources:
@@ -105,15 +102,15 @@ class RangeCopier(AddRequester):
                 for first, last in stretches:
                     at = first
                     while at <= last and outcome.answer is Answer.OK and not stopping.done():
-                        reply = await self._read(source, at, last, piece.origin_term)
-                        if reply is None:
+                        found = await self._read(source, at, last, piece)
+                        if found is None:
                             left += filter(wants, range(at, last + 1))
                             break
-                        entries, through = self._taken(source, reply, at, last, piece.origin_term)
-                        lacking = _lacking(entries, wants, at, through)
+                        entries = found.entries
+                        lacking = _lacking(entries, wants, at, found.through)
                         left += lacking
-                        outcome.damaged[source] += self._listed(source, reply, piece, lacking)
-                        at = through + 1
+                        outcome.damaged[source] += self._listed(source, found, piece, lacking)
+                        at = found.through + 1
                         if writing is not None:
                             await writing
                         writing = asyncio.create_task(self._write(piece, entries, wants, outcome, stopping))
@@ -136,48 +133,29 @@ class RangeCopier(AddRequester):
         turn = (self._access.ledger_id + piece.entries.first // 1024) % max(1, len(piece.sources))
         return [*piece.sources[turn:], *piece.sources[:turn]]
 
-    async def _read(self, source: BookieId, first: int, last: int, origin_term: int) -> ReadReply | None:
-        """A source's response; None if it gives nothing, which says nothing of its copies."""
-        if source in self._silent:
-            return None
+    async def _read(self, source: BookieId, first: int, last: int, piece: CopyRange) -> BookieCopies | None:
+        """What a source has; None if it gives nothing, which says nothing of its copies.
+
+        Raises:
+            WrongPasswordError: as `copy`.
+        """
+        entries = piece.entries
+        part = BookieStripes(source, first, last, entries.period, entries.stripes, piece.origin_term)
         for _ in range(BUSY_TRIES):
-            reply = await self._bookies.read(
-                source,
-                self._access,
-                first,
-                last,
-                READ_BYTES,
-                origin_term=origin_term or ANY_TERM,
-                low_priority=True,
-                timeout_ms=self._timeout_ms,
-            )
-            if reply.answer is not Answer.TOO_BUSY:
+            found = await self._check.read(part)
+            if found.answer is not Answer.TOO_BUSY:
                 break
             await asyncio.sleep(BUSY_PAUSE_S)
-        if reply.answer is Answer.OK or reply.answer in NEGATIVES:
-            return reply
-        if reply.answer in _SILENT:
-            self._silent[source] = reply.answer
-        return None
-
-    def _taken(
-        self, source: BookieId, reply: ReadReply, first: int, last: int, origin_term: int
-    ) -> tuple[Entries, int]:
-        """The good entries of a response, and the last id that it covers."""
-        good, bad, _ = open_runs(reply.runs, self._access, first, last, origin_term, no_ops=bool(origin_term))
-        if bad and not good and not self._password_is_known:
+        if found.bad and not found.entries and not self._password_is_known:
             msg = (
                 f"ledger {self._access.ledger_id}: no entry from {first} on fits the password, and the ledger's record "
                 "has none to compare it with: give the ledger's password"
             )
             raise WrongPasswordError(msg, ledger_id=self._access.ledger_id, bookie=source)
-        through = last if reply.answer in NEGATIVES else reply.conclusive_through
-        broken = (*bad, *reply.unknown, *reply.damaged)
-        through = max([through, *good.entry_ids[-1:], *(high for _, high in broken)])
-        return good, max(first, min(last, through))
+        return found if found.answer is Answer.OK or found.answer in NEGATIVES else None
 
     def _listed(
-        self, source: BookieId, reply: ReadReply, piece: CopyRange, lacking: Iterable[int]
+        self, source: BookieId, found: BookieCopies, piece: CopyRange, lacking: Iterable[int]
     ) -> list[EntryRange]:
         """Those of the entries that a source did not give which it has listed: they are damaged, or no longer there.
 
@@ -186,14 +164,13 @@ class RangeCopier(AddRequester):
         replica = self._lists.get(source)
         if replica is None:
             return []
-        unread = [each for each in reply.unknown if each not in reply.damaged]
         return [
             EntryRange(low, high)
             for low, high in _stretches(
                 entry_id
-                for entry_id in lacking
-                if not replica.lacks(entry_id % piece.entries.period, entry_id, entry_id)
-                and not any(low <= entry_id <= high for low, high in unread)
+                for entry_id, answer in found.answers(lacking)
+                if answer is not Answer.UNKNOWN
+                and not replica.lacks(entry_id % piece.entries.period, entry_id, entry_id)
             )
         ]
 

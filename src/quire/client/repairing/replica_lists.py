@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import BookieClient
-from quire.client.reading.range_read import open_runs
+from quire.client.reading.copy_check import CopyCheck
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.replica import Replica, ReplicaList, period_of
-from quire.core.ledger.stripes import HeldInterval, Stretch, bookie_stripes
+from quire.core.ledger.stripes import BookieStripes, HeldInterval, Stretch, bookie_stripes
 from quire.core.ledger.terms import needs_of
 
 READ_BYTES: Final = 1 << 20
@@ -63,8 +63,9 @@ async def replica_list(
     to_read = _unlisted(found, [*stored, *_expected(record, bookie, everything=not listed)])
     if answer is Answer.TIMED_OUT and not to_read and bookie not in bookies.without_lists:
         return ReplicaList(answer)
+    check = CopyCheck(bookies, access, READ_BYTES, timeout_ms, low_priority=True)
     for first, last in to_read:
-        said, some = await _read_ids(bookies, bookie, access, first, last, timeout_ms)
+        said, some = await _read_ids(check, bookie, first, last)
         if said is not Answer.OK:
             return ReplicaList(said)
         ids += some
@@ -97,30 +98,18 @@ async def _native_list(
     )
 
 
-async def _read_ids(
-    bookies: BookieClient, bookie: BookieId, access: LedgerAccess, first: int, last: int, timeout_ms: int
-) -> tuple[Answer, list[int]]:
+async def _read_ids(check: CopyCheck, bookie: BookieId, first: int, last: int) -> tuple[Answer, list[int]]:
     """The ids of first..last that a bookie can read; other answers than OK say why that is not known."""
     ids: list[int] = []
     at = first
     while at <= last:
-        reply = await bookies.read(
-            bookie, access, at, last, READ_BYTES, low_priority=True, timeout_ms=timeout_ms
-        )
-        if reply.answer in NEGATIVES:
+        copies = await check.read(BookieStripes(bookie, at, last, 1, 1))
+        if copies.answer in NEGATIVES:
             break
-        if reply.answer is not Answer.OK:
-            return reply.answer, []
-        good, bad, _ = open_runs(reply.runs, access, at, last)
-        ids += good.entry_ids
-        covered = [
-            reply.conclusive_through,
-            *(high for _, high in [*reply.unknown, *bad]),
-            *good.entry_ids[-1:],
-        ]
-        if max(covered) < at:
-            return Answer.UNKNOWN, []
-        at = max(covered) + 1
+        if copies.answer is not Answer.OK:
+            return copies.answer, []
+        ids += copies.entries.entry_ids
+        at = copies.through + 1
     return Answer.OK, ids
 
 

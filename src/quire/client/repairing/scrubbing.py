@@ -20,26 +20,21 @@ from crc32c import crc32c
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import BookieClient
-from quire.client.reading.range_read import open_runs
+from quire.client.reading.copy_check import CopyCheck
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.notes import EntryRange
-from quire.core.ledger.quorum import told_through
 from quire.core.ledger.stripes import BookieStripes, HeldInterval, not_held
 from quire.core.ledger.terms import needs_of
 from quire.core.repair.under_replicated_marks import MarkReason, UnderReplicatedMark
 from quire.wire.entries import Entries
-from quire.wire.native_bodies import ANY_TERM
-from quire.wire.responses import ReadReply
 
 WINDOW_BYTES = 4 << 20
 """About so much of a ledger is one window: what is held in memory, and what a fingerprint stands for."""
 
 OPEN_WINDOW_ENTRIES = 256
 """A window of a ledger whose record does not say how long it is."""
-
-_READ_BYTES = WINDOW_BYTES
 
 
 class CopyVerdict(StrEnum):
@@ -60,6 +55,12 @@ class CopyVerdict(StrEnum):
 
 IN_LIMBO = "limbo"
 NO_TERMS = "its program does not know streams"
+_SAID = {
+    Answer.NO_ENTRY: (CopyVerdict.MISSING, ""),
+    Answer.NO_LEDGER: (CopyVerdict.MISSING, ""),
+    Answer.BAD_DIGEST: (CopyVerdict.CORRUPT, "digest"),
+    Answer.DAMAGED: (CopyVerdict.CORRUPT, Answer.DAMAGED.name),
+}
 _MARKED = {CopyVerdict.MISSING: MarkReason.HOLE, CopyVerdict.CORRUPT: MarkReason.DAMAGE}
 
 
@@ -125,7 +126,7 @@ class ReplicaCheck:
     def __init__(self, bookies: BookieClient, record: LedgerMetadata, timeout_ms: int) -> None:
         self._bookies, self._record, self._timeout_ms = bookies, record, timeout_ms
         self._access = LedgerAccess.of(record)
-        self._silent: dict[BookieId, Answer] = {}
+        self._copies = CopyCheck(bookies, self._access, WINDOW_BYTES, timeout_ms)
 
     async def audit(self, bookie: BookieId, mine: Sequence[BookieStripes]) -> list[Finding]:
         """Compare a bookie's own list of its entries with what it should hold.
@@ -165,102 +166,53 @@ class ReplicaCheck:
         for part in mine:
             for window in windows(self._record, part):
                 found += (await self.scrub(window)).findings
-        if bookie not in self._silent:
+        if bookie not in self._copies.silent:
             self._bookies.without_lists.add(bookie)
         return found
 
     async def scrub(self, window: BookieStripes) -> WindowCheck:
         """Read one window of a bookie's stripes and check every entry's digest."""
-        good: list[Entries] = []
-        found: list[Finding] = []
-        at = window.first
-        while at <= window.last:
-            at = await self._read(window.cut(at, window.last), good, found)
-        entries = (
-            Entries.join(self._record.ledger_id, good) if good else Entries.of(self._record.ledger_id, ())
-        )
+        entries, found = await self._look(window)
         size = sum(map(len, entries.payloads))
         prints = _fingerprints(window, entries)
         return WindowCheck(window.first, window.last, len(entries), size, prints, found)
 
     async def contents(self, window: BookieStripes) -> dict[int, int]:
         """A checksum over payload and length for each good entry of a window."""
-        good: list[Entries] = []
-        at = window.first
-        while at <= window.last:
-            at = await self._read(window.cut(at, window.last), good, [])
+        entries, _ = await self._look(window)
         return {
             entry_id: crc32c(payload, length & 0xFFFFFFFF)
-            for part in good
-            for entry_id, length, payload in zip(part.entry_ids, part.lengths, part.payloads, strict=True)
+            for entry_id, length, payload in zip(
+                entries.entry_ids, entries.lengths, entries.payloads, strict=True
+            )
         }
 
-    async def _read(self, part: BookieStripes, good: list[Entries], found: list[Finding]) -> int:
-        """One request; returns the first id that its response does not cover."""
-        first, last, bookie = part.first, part.last, part.bookie
-        if bookie in self._silent:
-            found.append(Finding(first, last, CopyVerdict.UNKNOWN, self._silent[bookie].name))
-            return last + 1
+    async def _look(self, window: BookieStripes) -> tuple[Entries, list[Finding]]:
+        """The good entries of a window, and what is wrong with the others."""
+        good: list[Entries] = []
+        found: list[Finding] = []
+        bookie, at = window.bookie, window.first
         if self._knows_no_terms(bookie):
-            found.append(Finding(first, last, CopyVerdict.UNKNOWN, NO_TERMS))
-            return last + 1
-        reply = await self._bookies.read(
-            bookie,
-            self._access,
-            first,
-            last,
-            _READ_BYTES,
-            timeout_ms=self._timeout_ms,
-            origin_term=part.origin_term or ANY_TERM,
-        )
-        if reply.answer in NEGATIVES:
-            found += _findings(part, part.ids(), CopyVerdict.MISSING, reply.answer.name)
-            return last + 1
-        if reply.answer is not Answer.OK:
-            if reply.answer in {Answer.TIMED_OUT, Answer.UNREACHABLE}:
-                self._silent[bookie] = reply.answer
-            found.append(Finding(first, last, CopyVerdict.UNKNOWN, reply.answer.name))
-            return last + 1
-        no_ops = self._record.only_fences
-        entries, bad, _ = open_runs(reply.runs, self._access, first, last, part.origin_term, no_ops=no_ops)
-        ids = entries.entry_ids
-        through = told_through(
-            first, last, ids, reply.conclusive_through, reply.unknown + bad, part.stripes, part.period
-        )
-        if through < first:
-            found.append(
-                Finding(
-                    first, last, CopyVerdict.UNKNOWN, "the bookie's response does not cover these entries"
-                )
-            )
-            return last + 1
-        if entries:
-            good.append(entries)
-        if len(entries) < part.cut(first, through).count:
-            await self._explain(part.cut(first, through), ids, bad, reply, found)
-        return through + 1
-
-    async def _explain(
-        self,
-        part: BookieStripes,
-        there: Sequence[int],
-        bad: Sequence[tuple[int, int]],
-        reply: ReadReply,
-        found: list[Finding],
-    ) -> None:
-        """Why entries of a part are not among the good ones."""
-        wrong = {entry_id for entry_id, _ in bad}
-        left = sorted(set(part.ids()).difference(there, wrong))
-        damaged = [e for e in left if any(low <= e <= high for low, high in reply.damaged)]
-        left = sorted(set(left).difference(damaged))
-        unread = [e for e in left if any(low <= e <= high for low, high in reply.unknown)]
-        found += _findings(part, sorted(wrong), CopyVerdict.CORRUPT, "digest")
-        found += _findings(part, damaged, CopyVerdict.CORRUPT, Answer.DAMAGED.name)
-        if unread and (why := await self._why_inconclusive(part.bookie)):
-            found += _findings(part, unread, CopyVerdict.UNKNOWN, why)
-        else:
-            found += _findings(part, unread, CopyVerdict.CORRUPT, "the bookie cannot read it")
-        found += _findings(part, sorted(set(left).difference(unread)), CopyVerdict.MISSING)
+            at, found = window.last + 1, [Finding(at, window.last, CopyVerdict.UNKNOWN, NO_TERMS)]
+        while at <= window.last:
+            copies = await self._copies.read(window.cut(at, window.last))
+            good.append(copies.entries)
+            part = window.cut(at, copies.through)
+            at = copies.through + 1
+            if part.is_whole and len(copies.entries) == part.count:
+                continue
+            lacking: dict[Answer, list[int]] = {}
+            for entry_id, answer in copies.answers(part.ids()):
+                lacking.setdefault(answer, []).append(entry_id)
+            lacking.pop(Answer.OK, None)
+            for answer, ids in lacking.items():
+                verdict, detail = _SAID.get(answer, (CopyVerdict.UNKNOWN, answer.name))
+                if copies.answer is not Answer.OK:
+                    detail = answer.name
+                elif answer is Answer.UNKNOWN and not (detail := await self._why_inconclusive(bookie)):
+                    verdict, detail = CopyVerdict.CORRUPT, "the bookie cannot read it"
+                found += _findings(part, ids, verdict, detail)
+        return Entries.join(self._record.ledger_id, good), found
 
     def _knows_no_terms(self, bookie: BookieId) -> bool:
         """Whether this is a stream, and the bookie's program is one that would answer as if it were a ledger."""
