@@ -10,7 +10,7 @@ import typer
 from quire.cli.console.failures import EXIT_ATTENTION
 from quire.cli.console.opening import with_cluster, with_tools
 from quire.cli.console.options import run
-from quire.cli.console.output import Output, counted, human_bytes, human_duration
+from quire.cli.console.output import Output, attributes, counted, human_bytes, human_duration
 from quire.cli.ledger.repair_show import MB, RATE_MAX
 
 if TYPE_CHECKING:
@@ -131,10 +131,7 @@ async def status(tools: Toolbox, out: Output) -> None:
         "enabled": enabled,
         "lost_delay_s": delay_s,
         "auditor": auditor,
-        "workers": [
-            {"name": one.name, "ledgers": one.ledgers, "bytes": one.bytes, "bytes_per_s": one.bytes_per_s}
-            for one in workers
-        ],
+        "workers": [attributes(one, "name ledgers bytes bytes_per_s") for one in workers],
         "away": {bookie: None if one.mark is None else one.mark.seconds for bookie, one in away.items()},
     }
     lines = [

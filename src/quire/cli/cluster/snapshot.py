@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.cli.cluster.alerts import kinds_of
@@ -43,16 +43,8 @@ class Snapshot:
     def facts(self) -> dict[str, Any]:
         """One look as programs read it."""
         left_out = {"info", "shown"}
-        return {
-            "cluster": self.cluster,
-            "at_ms": self.at_ms,
-            "bookies": [
-                {key: value for key, value in row.items() if key not in left_out} for row in self.bookies
-            ],
-            "logs": self.logs,
-            "logs_count": self.logs_count,
-            "logs_looked_at": self.logs_looked_at,
-        }
+        rows = [{key: value for key, value in row.items() if key not in left_out} for row in self.bookies]
+        return asdict(self) | {"bookies": rows}
 
 
 class Snapshots:

@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 from contextlib import contextmanager, suppress
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire.cli.console.failures import plain
@@ -271,6 +272,12 @@ def human_duration(seconds: float) -> str:
     parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
     first = next((index for index, (number, _) in enumerate(parts) if number), len(parts) - 1)
     return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number) or "0s"
+
+
+def attributes(thing: object, names: str) -> dict[str, Any]:
+    """Some attributes of an object for a JSON line, in this order; a member of an enumeration by its name."""
+    found = {name: getattr(thing, name) for name in names.split()}
+    return {name: value.name.lower() if isinstance(value, Enum) else value for name, value in found.items()}
 
 
 def payload_facts(name: str, payload: bytes | memoryview | None) -> dict[str, object]:

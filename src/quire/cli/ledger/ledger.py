@@ -14,7 +14,15 @@ from quire.cli.console.asking import can_ask, confirm
 from quire.cli.console.failures import EXIT_ATTENTION
 from quire.cli.console.opening import connected, sure, with_client
 from quire.cli.console.options import ForceOption, GuaranteeOption, PasswordOption, Quorums, run
-from quire.cli.console.output import Output, counted, human_bytes, payload_facts, rate_of, rate_text
+from quire.cli.console.output import (
+    Output,
+    attributes,
+    counted,
+    human_bytes,
+    payload_facts,
+    rate_of,
+    rate_text,
+)
 from quire.cli.ledger import ledger_show
 from quire.cli.ledger.repair import repair_ledger
 from quire.cli.ledger.verify import verify
@@ -205,12 +213,9 @@ async def recover(
     facts = {
         "ledger_id": ledger_id,
         "already_closed": done.already_closed,
-        "last_entry": record.last_entry,
-        "length": record.length,
+        **attributes(record, "last_entry length"),
         "recovered_entries": done.recovered,
-        "stragglers": [
-            {"bookie": hole.bookie, "first": hole.first, "last": hole.last} for hole in done.stragglers
-        ],
+        "stragglers": [attributes(hole, "bookie first last") for hole in done.stragglers],
         "limbo_cleared": limbo.cleared,
         "refilled": limbo.refilled,
         "limbo_left": limbo.left,
@@ -327,11 +332,10 @@ def _say_appended(writer: LedgerWriter, tally: AppendTally, state: str, seconds:
         "bytes": tally.bytes,
         "last_entry": -1 if tally.last is None else tally.last,
         "entries_per_s": rate_of(tally.confirmed, seconds),
-        "holes": [{"bookie": hole.bookie, "first": hole.first, "last": hole.last} for hole in writer.holes],
+        "holes": [attributes(hole, "bookie first last") for hole in writer.holes],
     }
-    counted = f"{tally.confirmed:,} {'entry' if tally.confirmed == 1 else 'entries'}"
     rate = rate_text(tally.confirmed, seconds, "entries")
-    text = f"Ledger {writer.ledger_id}: {counted}, {human_bytes(tally.bytes)}, {state}{rate}."
+    text = f"Ledger {writer.ledger_id}: {counted(tally.confirmed, 'entry')}, {human_bytes(tally.bytes)}, {state}{rate}."
     for hole in writer.holes:
         text += f"\n{hole.bookie} may lack entries {hole.first:,}..{hole.last:,}; others have them."
     out.result(facts, text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.console.opening import with_tools
-from quire.cli.console.output import Output, human_bytes
+from quire.cli.console.output import Output, attributes, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -100,12 +100,7 @@ def facts_of(record: LedgerMetadata) -> dict[str, object]:
     from quire.core.ledger.metadata import LedgerState
 
     closed = record.state is LedgerState.CLOSED
-    return {
-        "ledger_id": record.ledger_id,
-        "state": record.state.name.lower(),
-        "ensemble_size": record.ensemble_size,
-        "write_quorum": record.write_quorum,
-        "ack_quorum": record.ack_quorum,
+    return attributes(record, "ledger_id state ensemble_size write_quorum ack_quorum") | {
         "quorums": f"{record.ensemble_size}/{record.write_quorum}/{record.ack_quorum}",
         "fragments": len(record.fragments),
         "last_entry": record.last_entry if closed else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
-from quire.cli.console.output import Output, counted, human_bytes, human_duration
+from quire.cli.console.output import Output, attributes, counted, human_bytes, human_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,8 +86,7 @@ def show_plan(out: Output, found: UnderReplication, rate: float | None) -> None:
         "plan": True,
         "looked_at": found.looked_at,
         "ledgers": ledgers,
-        "entries": found.entries,
-        "bytes": found.bytes,
+        **attributes(found, "entries bytes"),
         "debt": under_replication_rows(found),
         "blocked": {str(ledger): error.message for ledger, error in found.blocked.items()},
     }
@@ -164,14 +163,9 @@ def show_end(out: Output, ledger_id: int, totals: RepairTotals) -> int:
     facts = {
         "ledger_id": ledger_id,
         "outcome": ended.outcome.value,
-        "entries": totals.entries,
-        "bytes": totals.bytes,
+        **attributes(totals, "entries bytes"),
         "replaced": [list(each) for each in report.replaced],
-        "cleared": report.cleared,
-        "left": report.left,
-        "refused": report.refused,
-        "undecided": report.undecided,
-        "stopped": report.stopped,
+        **attributes(report, "cleared left refused undecided stopped"),
         **_ranges_of(report),
     }
     out.result(facts, "\n".join(_end_lines(ledger_id, ended, totals)))
@@ -233,8 +227,7 @@ def show_totals(out: Output, found: UnderReplication, totals: RepairTotals) -> i
     left |= {str(ledger): error.message for ledger, error in found.blocked.items()}
     facts = {
         "ledgers": len(totals.ended),
-        "entries": totals.entries,
-        "bytes": totals.bytes,
+        **attributes(totals, "entries bytes"),
         "outcomes": counts,
         "left": left,
         "lost": _entries_of(end.report.lost for end in totals.ended.values()),

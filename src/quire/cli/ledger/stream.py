@@ -10,7 +10,7 @@ import typer
 
 from quire.cli.console.opening import sure, with_client
 from quire.cli.console.options import AckOption, EnsembleOption, ForceOption, PasswordOption, WriteOption
-from quire.cli.console.output import Output, human_bytes, rate_text
+from quire.cli.console.output import Output, counted, human_bytes, rate_text
 from quire.cli.ledger.ledger import (
     DelimitedOption,
     DigestOption,
@@ -161,8 +161,9 @@ async def append(
             await append_all(open_writer, records, progress, tally)
     rate = rate_text(tally.confirmed, progress.seconds, "entries")
     where = "" if tally.last is None else f", at entries {tally.first:,}..{tally.last:,}"
-    counted = f"{tally.confirmed:,} {'entry' if tally.confirmed == 1 else 'entries'}"
-    out.lines([f"Stream {name}: {counted}, {human_bytes(tally.bytes)}{where}{rate}."])
+    out.lines(
+        [f"Stream {name}: {counted(tally.confirmed, 'entry')}, {human_bytes(tally.bytes)}{where}{rate}."]
+    )
 
 
 @app.command()

@@ -9,7 +9,7 @@ import typer
 
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import PasswordOption
-from quire.cli.console.output import Output, counted
+from quire.cli.console.output import Output, attributes, counted
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -110,33 +110,14 @@ async def verify_all(client: QuireClient, out: Output) -> bool:
 
 def facts_of(report: LedgerReport) -> dict[str, Any]:
     """What programs read of a verification."""
-    return {
-        "ledger_id": report.ledger_id,
-        "good": report.good,
-        "complete": report.complete,
-        "entries": report.entries,
-        "copies": report.copies,
-        "copies_wanted": report.copies_wanted,
-        "below_ack_quorum": report.below_ack_quorum,
+    names = "ledger_id good complete entries copies copies_wanted below_ack_quorum"
+    return attributes(report, names) | {
         "below_write_quorum": [[each.bookie, each.first, each.last] for each in report.below_write_quorum],
         "lost": report.lost,
         "different": report.different,
-        "holes": [
-            {
-                "bookie": hole.bookie,
-                "first": hole.first,
-                "last": hole.last,
-                "answer": hole.answer.name.lower(),
-            }
-            for hole in report.holes
-        ],
+        "holes": [attributes(hole, "bookie first last answer") for hole in report.holes],
         "recorded_holes": [
-            {
-                "bookie": bookie,
-                "first": first,
-                "last": last,
-                "filled": is_filled(report, bookie, first, last),
-            }
+            {"bookie": bookie, "first": first, "last": last, "filled": is_filled(report, bookie, first, last)}
             for bookie, first, last in report.recorded
         ],
     }

@@ -19,7 +19,7 @@ from quire.cli.console.feed import (
 )
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import GUARANTEE, GuaranteeOption, PasswordOption
-from quire.cli.console.output import Output, human_bytes, rate_of, rate_text
+from quire.cli.console.output import Output, counted, human_bytes, rate_of, rate_text
 from quire.cli.log.formats import escaped
 from quire.cli.log.parameters import (
     CreateOption,
@@ -222,6 +222,7 @@ def say_result(out: Output, name: str, tally: AppendTally, seconds: float) -> No
         "records_per_s": rate_of(tally.confirmed, seconds),
     }
     where = "" if tally.last is None else f", at offsets {tally.first:,}..{tally.last:,}"
-    counted = f"{tally.confirmed:,} record{'' if tally.confirmed == 1 else 's'}"
     rate = rate_text(tally.confirmed, seconds, "records")
-    out.result(facts, f"Log {name}: {counted}, {human_bytes(tally.bytes)}{where}{rate}.")
+    out.result(
+        facts, f"Log {name}: {counted(tally.confirmed, 'record')}, {human_bytes(tally.bytes)}{where}{rate}."
+    )

@@ -10,7 +10,7 @@ import typer
 from quire.cli.console.asking import YesOption, confirm
 from quire.cli.console.opening import connected, sure, with_client
 from quire.cli.console.options import PasswordOption, Quorums, run
-from quire.cli.console.output import Output, human_bytes
+from quire.cli.console.output import Output, attributes, human_bytes
 from quire.cli.log import append as log_append
 from quire.cli.log import log_show
 from quire.cli.log import move as log_move
@@ -215,11 +215,9 @@ async def cursors(
         {
             "log": name,
             "cursor": cursor.name,
-            "first_offset": cursor.first_offset,
-            "offset": cursor.offset,
+            **attributes(cursor, "first_offset offset"),
             "lag": max(end - cursor.offset, 0),
-            "hold": cursor.hold,
-            "moved_ms": cursor.moved_ms,
+            **attributes(cursor, "hold moved_ms"),
         }
         for cursor in await log.cursors()
     ]
@@ -305,14 +303,8 @@ async def warn_of_room(out: Output, client: QuireClient, name: str, settings: Lo
 
 
 def _say_collected(out: Output, done: Collected) -> None:
-    facts = {
-        "ledgers": list(done.ledgers),
-        "pages": list(done.pages),
-        "intents": list(done.intents),
-        "suspected": done.suspected,
-    }
     text = (
         f"Deleted {len(done.ledgers)} ledgers and {len(done.pages)} pages, finished {len(done.intents)} "
         f"truncations; {done.suspected} things are watched."
     )
-    out.result(facts, text)
+    out.result(attributes(done, "ledgers pages intents suspected"), text)

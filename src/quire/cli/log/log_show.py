@@ -9,7 +9,7 @@ import typer
 
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import PasswordOption
-from quire.cli.console.output import Output, human_bytes
+from quire.cli.console.output import Output, attributes, human_bytes
 from quire.cli.log.parameters import NameArgument
 from quire.cli.log.ranges import iso
 from quire.cli.log.whose_writer import LeaderStanding, standing_of
@@ -66,8 +66,7 @@ async def _row(client: QuireClient, name: str, password: str, out: Output) -> di
         }
     return {
         "log": about.name,
-        "start_offset": about.start_offset,
-        "end_offset": about.end_offset,
+        **attributes(about, "start_offset end_offset"),
         "records": records_in(about),
         "bytes": sum(item.bytes or 0 for item in about.items),
         "ledgers": len(about.items),
@@ -106,25 +105,12 @@ async def show(
 
 def shown_facts(about: LogDescription, limit: int | None = None) -> dict[str, object]:
     """A log's description as a JSON line, with its newest `limit` ledgers."""
-    names = (
-        "ledger_id",
-        "first_offset",
-        "next_offset",
-        "count",
-        "bytes",
-        "min_time_ms",
-        "max_time_ms",
-        "state",
-    )
+    names = "ledger_id first_offset next_offset count bytes min_time_ms max_time_ms state"
     items = about.items[max(len(about.items) - limit, 0) :] if limit is not None else about.items
     return {
         "log": about.name,
-        "log_id": about.log_id,
-        "epoch": about.epoch,
-        "start_offset": about.start_offset,
-        "end_offset": about.end_offset,
-        "compacted_below": about.compacted_below,
-        "items": [{name: _plain(getattr(item, name)) for name in names} for item in items],
+        **attributes(about, "log_id epoch start_offset end_offset compacted_below"),
+        "items": [attributes(item, names) for item in items],
     }
 
 
@@ -158,10 +144,6 @@ def digest_of(settings: LogSettings) -> str:
     return DigestType(settings.digest).name.lower()
 
 
-def _plain(value: Any) -> object:
-    return value.name.lower() if hasattr(value, "name") else value
-
-
 def _times(about: LogDescription) -> tuple[int | None, int | None]:
     lows = [item.min_time_ms for item in about.items if item.min_time_ms is not None]
     highs = [item.max_time_ms for item in about.items if item.max_time_ms is not None]
@@ -175,7 +157,7 @@ def _drawing(about: LogDescription, standing: LeaderStanding, limit: int) -> lis
     newest = about.items[-limit:]
     items = [
         ItemFacts(
-            item.ledger_id, item.first_offset, item.next_offset, item.bytes or 0, str(_plain(item.state))
+            item.ledger_id, item.first_offset, item.next_offset, item.bytes or 0, item.state.name.lower()
         )
         for item in newest
     ]

@@ -16,7 +16,7 @@ from quire.cli.console.feed import AppendTally, append_groups, telling_how_far
 from quire.cli.console.named_clusters import uri_of
 from quire.cli.console.opening import connected, with_client
 from quire.cli.console.options import MEANT, PasswordOption
-from quire.cli.console.output import Output, human_bytes
+from quire.cli.console.output import Output, counted, human_bytes
 from quire.cli.console.record_streams import InputRecord, size_of
 from quire.cli.log.append import WaitOption, append_records, say_result
 from quire.cli.log.files import export_records, file_form_of, read_files
@@ -192,8 +192,7 @@ async def export(
         await export_records(records_of(log, span), file, wanted, progress)
     count, size = progress.count, file.stat().st_size
     facts = {"log": name, "file": str(file), "format": str(wanted), "records": count, "bytes": size}
-    counted = f"{count:,} record{'' if count == 1 else 's'}"
-    out.result(facts, f"Log {name}: {counted} in {file}, {wanted}, {human_bytes(size)}.")
+    out.result(facts, f"Log {name}: {counted(count, 'record')} in {file}, {wanted}, {human_bytes(size)}.")
 
 
 @with_client(ending_writer("Appending to log {name}"))
