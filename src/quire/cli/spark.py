@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import typer
@@ -38,7 +39,7 @@ def run(context: typer.Context) -> None:
     job, *arguments = [one for one in context.args if one != "--json"] or [""]
     out = Output(as_json=as_json)
     if job in {"", "--help", "-h"}:
-        rows = [{"job": name, "what": module.parser().description} for name, module in JOBS.items()]
+        rows = [{"job": name, "what": kind.__doc__} for name, kind in JOBS.items()]
         out.rows("Jobs", ("job", "what"), rows)
         return
     if job not in JOBS:
@@ -47,13 +48,15 @@ def run(context: typer.Context) -> None:
         # A job knows only its own option and QUIRE_CLUSTER.
         named = named_cluster(None)
         arguments += ["--cluster", named] if named else []
-    parser = JOBS[job].parser()
-    parser.prog = f"quire spark run {job}"
+    found = command.job_of(JOBS[job], arguments, f"quire spark run {job}")
     if not as_json:
-        parser.set_defaults(show=lambda line: _show(out, line))
-        if parser.get_default("show_plan"):
-            parser.set_defaults(show_plan=lambda rows: _show_plan(out, rows), progress=_Units(out))
-    raise typer.Exit(command.main(parser, JOBS[job].step, arguments))
+        found = replace(
+            found,
+            show=lambda line: _show(out, line),
+            show_plan=lambda rows: _show_plan(out, rows),
+            progress=_Units(out),
+        )
+    raise typer.Exit(command.run(found))
 
 
 @app.command()

@@ -1,7 +1,6 @@
 """Which snapshots of a state stay, what they are not made of, and what a job takes for no offset and no place."""
 
 import json
-from argparse import Namespace
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -64,12 +63,13 @@ def test_a_root_that_is_no_place_is_refused_in_a_sentence(root):
 def test_files_that_cannot_be_reached_are_a_line_of_the_job(tmp_path):
     (tmp_path / "file").touch()
     lines = []
-    given = Namespace(job="archive", show=lines.append)
 
-    def step(*_):
-        ArchiveFiles(str(tmp_path)).open("file/other")
+    class Archiving(command.SparkJob, name="archive"):
+        def step(self, _spark):
+            ArchiveFiles(str(tmp_path)).open("file/other")
 
-    assert command.run_step(None, given, step, 0.0) == 1
+    job = Archiving(cluster="sqlite:x", out="o", show=lines.append)
+    assert command.run_step(None, job, 0.0) == 1
     [line] = lines
     assert line["job"] == "archive"
     assert str(tmp_path / "file" / "other") in line["error"]
@@ -77,7 +77,7 @@ def test_files_that_cannot_be_reached_are_a_line_of_the_job(tmp_path):
 
 def test_lines_that_are_no_step_are_answered_and_the_others_are_done(monkeypatch, capsys):
     monkeypatch.delenv("QUIRE_CLUSTER", raising=False)
-    monkeypatch.setattr(replay, "step", lambda *_: {"keys": 3})
+    monkeypatch.setattr(replay.ReplayJob, "step", lambda *_: {"keys": 3})
     good = ["replay", "--cluster", "sqlite:x", "--log", "edits", "--out", "t"]
     steps = [
         "{",

@@ -136,9 +136,10 @@ def test_a_missing_extra_is_named_before_the_job_begins(place, monkeypatch, modu
     sentence = rf"table needs the extra '{extra}' \({module} is not installed\): .*pip install .*\[{extra}\]'"
     with pytest.raises(MissingExtraError, match=sentence):
         commit(content(place, 1))
-    parser = archive.parser()
     given = ["--cluster", "sqlite:none.db", "--log", "l", "--out", "o", "--root", "r"]
     with pytest.raises(MissingExtraError, match=sentence):
-        command.arguments_of(
-            parser, [*given, *({"delta": ["--delta"], "iceberg": ["--iceberg", "a:b.c"]}[extra])]
+        command.job_of(
+            archive.ArchiveJob,
+            [*given, *({"delta": ["--delta"], "iceberg": ["--iceberg", "a:b.c"]}[extra])],
+            "archive",
         )

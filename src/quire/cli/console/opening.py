@@ -11,17 +11,16 @@ What the command returns is its exit code.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from quire.cli.console.asking import YesOption, confirm
 from quire.cli.console.options import FRAMES, ClusterOption, FrameOption, JsonOption, cluster_uri, run
 from quire.cli.console.output import Output
+from quire.env.typed_options import grouped, options_of, take_options
 
 if TYPE_CHECKING:
     from quire.cli.console.toolbox import Toolbox
@@ -95,14 +94,13 @@ def _command(
     ask: Ask | None,
     shared: dict[str, tuple[Any, Any]],
 ) -> Command:
-    options, groups = _options(work)
+    options, groups = options_of(work, _OPENED)
     asked = (
-        {} if ask is None else {name: one for name, one in _options(ask)[0].items() if name not in options}
+        {} if ask is None else {name: one for name, one in options_of(ask)[0].items() if name not in options}
     )
 
     def command(**given: Any) -> None:
-        for name, kind in groups.items():
-            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        given = grouped(given, groups)
         uri, out = cluster_uri(given.pop("cluster")), Output(as_json=given.pop("as_json"))
         FRAMES.set(given.pop("frame_bytes_max", None))
         answers = ask(uri, **given) if ask is not None else None
@@ -110,25 +108,5 @@ def _command(
         if code := begin(uri, out, **own, **(answers or {})):
             raise typer.Exit(int(code))
 
-    params = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
-        for name, (hint, default) in (options | asked | shared).items()
-    ]
-    command.__name__, command.__doc__ = work.__name__, work.__doc__
-    command.__annotations__ = {param.name: param.annotation for param in params}
-    command.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
+    take_options(command, options | asked | shared, work)
     return command
-
-
-def _options(function: Any) -> tuple[dict[str, tuple[Any, Any]], dict[str, Any]]:
-    """The options of a function, by name with type and default; and the arguments that are dataclasses of options."""
-    hints = get_type_hints(function, localns=_OPENED, include_extras=True)
-    found: dict[str, tuple[Any, Any]] = {}
-    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    for name, param in inspect.signature(function).parameters.items():
-        if name in groups:
-            of_group = get_type_hints(groups[name], include_extras=True)
-            found |= {field.name: (of_group[field.name], field.default) for field in fields(groups[name])}
-        elif hasattr(hints.get(name), "__metadata__"):
-            found[name] = hints[name], param.default
-    return found, groups

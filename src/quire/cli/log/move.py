@@ -19,7 +19,7 @@ from quire.cli.console.options import MEANT, PasswordOption
 from quire.cli.console.output import Output, counted, human_bytes
 from quire.cli.console.record_streams import InputRecord, size_of
 from quire.cli.log.append import WaitOption, append_records, say_result
-from quire.cli.log.files import export_records, file_form_of, read_files
+from quire.cli.log.files import FileForm, export_records, file_form_of, read_files
 from quire.cli.log.log_show import digest_of
 from quire.cli.log.parameters import CreateOption, NameArgument, SpanOptions
 from quire.cli.log.ranges import RecordSpan, records_of
@@ -165,19 +165,23 @@ async def _groups(
         yield group
 
 
-def _ask_to_replace(_uri: str, *, file: Path, yes: YesOption = False, **_: object) -> None:
+def _ask_to_replace(
+    _uri: str, *, file: Path, form: FileFormOption = None, yes: YesOption = False, **_: object
+) -> dict[str, Any]:
+    wanted = file_form_of(form, file, lines=False)
     if file.exists():
         confirm(f"Replace {file}?", f"{file} exists and would be replaced", yes=yes)
+    return {"wanted": wanted}
 
 
 @with_client(_ask_to_replace)
 async def export(
     client: QuireClient,
     out: Output,
+    wanted: FileForm,
     name: NameArgument,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
     part: SpanOptions,
-    form: FileFormOption = None,
     password: PasswordOption = "",
 ) -> None:
     """Write records with all that they have to a file, which is there when it is whole.
@@ -185,7 +189,6 @@ async def export(
     Parquet has the columns offset, timestamp, key, value, headers, ledger, entry and index. `log import` reads what this
     writes; offsets are assigned anew then.
     """
-    wanted = file_form_of(form, file, lines=False)
     span = part.span()
     log = client.log(name, password.encode())
     with out.progress(f"log {name}", await _count(log, span), "records") as progress:

@@ -32,15 +32,15 @@ from quire.spark.jobs import (
 from quire.spark.local import session
 from quire.spark.options import use_error
 
-JOBS = {
-    "to_parquet": to_parquet,
-    "replay": replay,
-    "materialise": materialise,
-    "scrub": scrub,
-    "rewrite": rewrite,
-    "compact": compact,
-    "archive": archive,
-    "soak": soak,
+JOBS: dict[str, type[command.SparkJob]] = {
+    "to_parquet": to_parquet.ToParquetJob,
+    "replay": replay.ReplayJob,
+    "materialise": materialise.MaterialiseJob,
+    "scrub": scrub.ScrubJob,
+    "rewrite": rewrite.RewriteJob,
+    "compact": compact.CompactJob,
+    "archive": archive.ArchiveJob,
+    "soak": soak.SoakJob,
 }
 
 
@@ -73,17 +73,17 @@ def run_lines(spark: SparkSession, lines: Iterable[str], session_seconds: float)
         if not line.strip():
             continue
         try:
-            name, args = parsed(line)
+            job = parsed(line)
         except MisuseError as error:
             command.write({"error": error.message})
             status = 1
         else:
-            status |= command.run_step(spark, args, JOBS[name].step, session_seconds)
+            status |= command.run_step(spark, job, session_seconds)
     return status
 
 
-def parsed(line: str) -> tuple[str, argparse.Namespace]:
-    """The job and the arguments of a step.
+def parsed(line: str) -> command.SparkJob:
+    """The job of a step, with its arguments.
 
     Raises:
         SparkUseError: the line names none; what is wrong with arguments stands on stderr.
@@ -91,13 +91,13 @@ def parsed(line: str) -> tuple[str, argparse.Namespace]:
     """
     try:
         name, *arguments = json.loads(line)
-        parser = JOBS[name].parser()
+        kind = JOBS[name]
     except (ValueError, TypeError, KeyError) as error:
         raise use_error(
             f"a step is a JSON array of a job's name and its arguments, not {line.strip()} (jobs: {', '.join(JOBS)})."
         ) from error
     try:
-        return name, command.arguments_of(parser, [str(one) for one in arguments])
+        return command.job_of(kind, [str(one) for one in arguments], name)
     except SystemExit as error:
         raise use_error(f"job {name}: these are not its arguments: {line.strip()}.") from error
 

@@ -13,15 +13,15 @@ Source: docs/spark-jobs.md, "Archive".
 
 from __future__ import annotations
 
-import argparse
 import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from typer import Option
 
 from quire.core.errors import NoSuchLedgerError
 from quire.core.log.list import ItemLocation, LogItem
@@ -370,60 +370,49 @@ def content(uri: str, log: str, root: str, password: bytes = b"") -> Content:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
-    """One run of the command; the line that it prints."""
-    work = plan(
-        arguments.cluster,
-        arguments.log,
-        arguments.root,
-        older_than_ms=round(arguments.older_than_days * DAY_MS),
-        grace_ms=round(arguments.grace_days * DAY_MS),
-    )
-    rows = [
-        {
-            "step": step,
-            "ledgers": len(group),
-            "records": sum(unit.item.count for unit in group),
-            "bytes": sum(unit.item.payload_bytes for unit in group),
-        }
-        for step, group in (("prove, then delete", work.to_prove), ("write", work.to_write))
-    ]
-    facts = {
-        "to_write": len(work.to_write),
-        "to_delete": len(work.to_prove),
-        "strays": list(work.strays),
-    }
+@dataclass(frozen=True, kw_only=True)
+class ArchiveJob(command.UnitsJob, name="archive"):
+    """Put a log's old ledgers into Parquet files, and delete them when proven."""
 
-    def made() -> command.Line:
-        report = run(spark, work, arguments.out, vacuum=arguments.vacuum, progress=arguments.progress)
-        return report.as_dict() | table_formats.commit(
-            arguments, lambda: content(arguments.cluster, arguments.log, arguments.root)
+    log: command.LogOption
+    root: Annotated[str, Option(metavar="URI", help="where the files go: file:///…, s3://…")]
+    older_than_days: Annotated[float, Option(help="leave ledgers with younger records")] = 0
+    grace_days: Annotated[float, Option(help="keep ledgers so long after their file was listed")] = 1
+    tables: table_formats.TableOptions
+    vacuum: Annotated[bool, Option("--vacuum", help="delete files that no list names, a day old or more")] = (
+        False
+    )
+
+    def step(self, spark: SparkSession) -> command.Line:
+        """One run of the command; the line that it prints."""
+        work = plan(
+            self.cluster,
+            self.log,
+            self.root,
+            older_than_ms=round(self.older_than_days * DAY_MS),
+            grace_ms=round(self.grace_days * DAY_MS),
         )
+        rows = [
+            {
+                "step": step,
+                "ledgers": len(group),
+                "records": sum(unit.item.count for unit in group),
+                "bytes": sum(unit.item.payload_bytes for unit in group),
+            }
+            for step, group in (("prove, then delete", work.to_prove), ("write", work.to_write))
+        ]
+        facts = {
+            "to_write": len(work.to_write),
+            "to_delete": len(work.to_prove),
+            "strays": list(work.strays),
+        }
 
-    return command.planned(arguments, rows, facts, made)
+        def made() -> command.Line:
+            report = run(spark, work, self.out, vacuum=self.vacuum, progress=self.progress)
+            return report.as_dict() | self.tables.commit(lambda: content(self.cluster, self.log, self.root))
 
-
-def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    parser = command.parser(
-        "archive", "put a log's old ledgers into Parquet files, and delete them when proven"
-    )
-    parser.add_argument("--root", required=True, metavar="URI", help="where the files go: file:///…, s3://…")
-    parser.add_argument(
-        "--older-than-days", type=float, default=0, help="leave ledgers with younger records; default 0"
-    )
-    parser.add_argument(
-        "--grace-days",
-        type=float,
-        default=1,
-        help="keep ledgers so long after their file was listed; default 1",
-    )
-    table_formats.add_arguments(parser)
-    parser.add_argument(
-        "--vacuum", action="store_true", help="delete files that no list names, a day old or more"
-    )
-    return parser
+        return self.planned(rows, facts, made)
 
 
 if __name__ == "__main__":
-    raise SystemExit(command.main(parser(), step))
+    raise SystemExit(command.main(ArchiveJob))

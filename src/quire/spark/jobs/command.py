@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from typer import BadParameter, Option, Typer
+from typer.exceptions import TyperException
+from typer.main import get_click_type, get_command
+from typer.models import ParameterInfo
 
 from quire.core.errors import QuireError
 from quire.env.numbers import number_of
+from quire.env.typed_options import grouped, options_of, take_options
 from quire.spark.local import session
 from quire.spark.options import SparkUseError, size_of
 
 Line = dict[str, Any]
 """The result of a run of a job, as in JSON."""
-Step = Callable[[SparkSession, argparse.Namespace], Line]
 
 
 class Report:
@@ -76,106 +78,6 @@ def read_log(
     return (reader if schema is None else reader.schema(schema)).load(log)
 
 
-def parser(job: str, what: str, *, one_log: bool = True, in_units: bool = True) -> argparse.ArgumentParser:
-    """The arguments that every job has.
-
-    Args:
-        job: its name.
-        what: one line for people.
-        one_log: it is about one log.
-        in_units: it has a plan, and a table of results that a later run goes on from; the others make a table of
-            their own.
-    """
-    parser = argparse.ArgumentParser(prog=f"python -m quire.spark.jobs.{job}", description=what)
-    parser.register("type", int, whole_number)
-    parser.set_defaults(job=job, show=write, check=lambda _given: None)
-    parser.add_argument(
-        "--cluster", default=os.environ.get("QUIRE_CLUSTER"), help="URI; default QUIRE_CLUSTER"
-    )
-    parser.add_argument("--out", required=True, metavar="DIR", help="directory of the table")
-    if one_log:
-        parser.add_argument("--log", required=True, help="the log's name")
-    if in_units:
-        parser.add_argument("--dry-run", action="store_true", help="only show the plan")
-        parser.set_defaults(show_plan=_plan_line, progress=_progress_line)
-    else:
-        parser.add_argument("--overwrite", action="store_true", help="replace a table that is there")
-    parser.add_argument("--cores", default="*", help="local cores to use; default all")
-    parser.add_argument(
-        "--remote", metavar="URL", help="a Spark Connect server to use instead, sc://host:port"
-    )
-    return parser
-
-
-def planned(args: argparse.Namespace, rows: list[Line], facts: Line, run: Callable[[], Line]) -> Line:
-    """A step of a job that works in units: show the plan, and do it unless that is all that was asked for.
-
-    Args:
-        args: the command's arguments.
-        rows: the plan, for people.
-        facts: what a dry run says of the plan.
-        run: does it and returns the job's line.
-    """
-    args.show_plan(rows)
-    return {"dry_run": True, **facts} if args.dry_run else run()
-
-
-def whole_number(text: str) -> int:
-    """An argument that is a whole number, as offsets and ids are."""
-    found = number_of(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number (write digits, as 1180 or 1,180)")
-    return found
-
-
-def byte_size(text: str) -> int:
-    """An argument that is a size."""
-    found = size_of(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"a size like 128m, 512k or 1g, not {text!r}")
-    return found
-
-
-def arguments_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """A job's arguments, those of the process without others; what is wrong with them ends it with status 2.
-
-    Raises:
-        MissingExtraError: what they ask for needs an extra that is not installed.
-    """
-    args = parser.parse_args(arguments)
-    if not args.cluster:
-        parser.error("name the cluster with --cluster or QUIRE_CLUSTER; `quire up` prints it")
-    args.check(args)
-    return args
-
-
-def main(parser: argparse.ArgumentParser, step: Step, arguments: Sequence[str] | None = None) -> int:
-    """Run one job in a session of its own and print its line.
-
-    Returns:
-        The exit status: 0, or 1 with a line `{"job", "error"}`.
-    """
-    args = arguments_of(parser, arguments)
-    began = time.monotonic()
-    where = {"remote": args.remote} if args.remote else {"master": f"local[{args.cores}]"}
-    spark = session(**where, app_name=f"quire {args.job}", **{"spark.log.level": "ERROR"})
-    try:
-        return run_step(spark, args, step, round(time.monotonic() - began, 3))
-    finally:
-        spark.stop()
-
-
-def run_step(spark: SparkSession, args: argparse.Namespace, step: Step, session_seconds: float) -> int:
-    """Run one job and print its line; see `main`."""
-    try:
-        line = {"job": args.job, **step(spark, args), "session_seconds": session_seconds}
-        status = 0 if line.get("ok", True) else 1
-    except (QuireError, PySparkException, OSError) as error:
-        line, status = {"job": args.job, "error": last_line(error)}, 1
-    args.show(line)
-    return status
-
-
 def _plan_line(rows: list[Line]) -> None:
     write({"plan": rows})
 
@@ -189,6 +91,138 @@ def write(line: Line) -> None:
     # ASCII: surrogate escapes survive as JSON escapes whatever the terminal's encoding.
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkJob:
+    """A job: its options, and its one step.
+
+    Attributes:
+        name: as it is called.
+        show: prints its line; `show_plan` a plan of units, and `progress` how many are done.
+    """
+
+    cluster: Annotated[str, Option(envvar="QUIRE_CLUSTER", help="the cluster's URI", show_default=False)] = ""
+    out: Annotated[str, Option(metavar="DIR", help="directory of the table")]
+    cores: Annotated[str, Option(help="local cores to use")] = "*"
+    remote: Annotated[
+        str | None, Option(metavar="URL", help="a Spark Connect server to use instead, sc://host:port")
+    ] = None
+    show: Callable[[Line], None] = write
+    show_plan: Callable[[list[Line]], None] = _plan_line
+    progress: Callable[[int, int], None] = _progress_line
+
+    name: ClassVar[str] = ""
+
+    def __init_subclass__(cls, name: str = "") -> None:
+        cls.name = name
+
+    def __post_init__(self) -> None:
+        if not self.cluster:
+            raise BadParameter("name the cluster with --cluster or QUIRE_CLUSTER; `quire up` prints it")
+
+    def step(self, spark: SparkSession) -> Line:
+        """Run it once; the line that it prints."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitsJob(SparkJob):
+    """A job that has a plan, and a table of results that a later run goes on from."""
+
+    dry_run: Annotated[bool, Option("--dry-run", help="only show the plan")] = False
+
+    def planned(self, rows: list[Line], facts: Line, run: Callable[[], Line]) -> Line:
+        """Show the plan, and do it unless that is all that was asked for.
+
+        Args:
+            rows: the plan, for people.
+            facts: what a dry run says of the plan.
+            run: does it and returns the job's line.
+        """
+        self.show_plan(rows)
+        return {"dry_run": True, **facts} if self.dry_run else run()
+
+
+LogOption = Annotated[str, Option(help="the log's name")]
+OverwriteOption = Annotated[bool, Option("--overwrite", help="replace a table that is there")]
+J = TypeVar("J", bound=SparkJob)
+
+
+def whole_number(text: object) -> int:
+    """An argument that is a whole number, as offsets and ids are."""
+    found = number_of(str(text))
+    if found is None:
+        raise BadParameter(f"{text!r} is no whole number (write digits, as 1180 or 1,180)")
+    return found
+
+
+def byte_size(text: object) -> int:
+    """An argument that is a size."""
+    found = size_of(str(text))
+    if found is None:
+        raise BadParameter(f"a size like 128m, 512k or 1g, not {text!r}")
+    return found
+
+
+def job_of(kind: type[J], arguments: Sequence[str], program: str) -> J:
+    """A job with its arguments; `--help` ends the process, and what is wrong with them, which stands on stderr, with status 2.
+
+    Raises:
+        MissingExtraError: what they ask for needs an extra that is not installed.
+    """
+    options, groups = options_of(kind)
+
+    def made(**given: Any) -> J:
+        return kind(**grouped(given, groups))
+
+    take_options(made, options, kind)
+    names = {"help_option_names": ["-h", "--help"]}
+    app = Typer(add_completion=False, rich_markup_mode=None, context_settings=names)
+    app.command()(made)
+    found = get_command(app)
+    for param in found.params:
+        if param.type.name == "int":
+            param.type = get_click_type(annotation=int, parameter_info=ParameterInfo(parser=whole_number))
+    try:
+        job = found.main(list(arguments), prog_name=program, standalone_mode=False)
+    except TyperException as error:
+        error.show()  # type: ignore[attr-defined]
+        raise SystemExit(2) from error
+    if not isinstance(job, kind):
+        raise SystemExit(job)
+    return job
+
+
+def main(kind: type[SparkJob]) -> int:
+    """Run one job as a process of its own; see `run`."""
+    return run(job_of(kind, sys.argv[1:], f"python -m quire.spark.jobs.{kind.name}"))
+
+
+def run(job: SparkJob) -> int:
+    """Run one job in a session of its own and print its line.
+
+    Returns:
+        The exit status: 0, or 1 with a line `{"job", "error"}`.
+    """
+    began = time.monotonic()
+    where = {"remote": job.remote} if job.remote else {"master": f"local[{job.cores}]"}
+    spark = session(**where, app_name=f"quire {job.name}", **{"spark.log.level": "ERROR"})
+    try:
+        return run_step(spark, job, round(time.monotonic() - began, 3))
+    finally:
+        spark.stop()
+
+
+def run_step(spark: SparkSession, job: SparkJob, session_seconds: float) -> int:
+    """Run one job and print its line; see `run`."""
+    try:
+        line = {"job": job.name, **job.step(spark), "session_seconds": session_seconds}
+        status = 0 if line.get("ok", True) else 1
+    except (QuireError, PySparkException, OSError) as error:
+        line, status = {"job": job.name, "error": last_line(error)}, 1
+    job.show(line)
+    return status
 
 
 def last_line(error: BaseException) -> str:

@@ -16,16 +16,16 @@ Source: docs/spark-jobs.md, "Compact"; docs/decisions/009-compaction.md.
 
 from __future__ import annotations
 
-import argparse
 import platform
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from typer import Option
 
 from quire.core.errors import (
     CorruptMetadataError,
@@ -335,64 +335,50 @@ async def _listed(client: QuireClient, log_id: bytes) -> tuple[LogHead, list[Log
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
-    """One run of the command; the line that it prints."""
-    work = plan(
-        spark,
-        arguments.cluster,
-        arguments.log,
-        key=arguments.key,
-        tombstone_grace_ms=round(arguments.tombstone_grace_days * DAY_MS),
-        older_than_ms=round(arguments.older_than_days * DAY_MS),
-        target_bytes=arguments.target_bytes,
-        compression=Compression(arguments.compression),
-    )
-    rows = [
-        copied.plan_row(unit, records=unit.records, staying=unit.kept.count(unit.first, unit.stop))
-        for unit in work.units
-    ]
-    facts = {
-        **{name: sum(row[name] for row in rows) for name in ("ledgers", "records", "staying")},
-        "looked_at_below": work.end,
-        "drops_tombstones": work.drops_tombstones,
-    }
-    return command.planned(
-        arguments,
-        rows,
-        facts,
-        lambda: run(spark, work, arguments.out, progress=arguments.progress).as_dict(),
-    )
+@dataclass(frozen=True, kw_only=True)
+class CompactJob(command.UnitsJob, name="compact"):
+    """Keep the newest record of each key, at its offset."""
 
+    log: command.LogOption
+    key: Annotated[
+        str,
+        Option(
+            metavar="SQL",
+            help="what a record's key is, in Spark SQL over key, value, timestamp, offset; default: its key. Null: it stays",
+        ),
+    ] = "key"
+    tombstone_grace_days: Annotated[
+        float, Option(help="keep a key's last record without a value so long")
+    ] = 1
+    older_than_days: Annotated[float, Option(help="leave ledgers with younger records")] = 0
+    target_bytes: Annotated[
+        int, Option(parser=command.byte_size, metavar="SIZE", help="how much a task reads")
+    ] = TARGET_BYTES
+    compression: Annotated[Compression, Option(help="of the entries")] = Compression.NONE
 
-def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    parser = command.parser("compact", "keep the newest record of each key, at its offset")
-    parser.add_argument(
-        "--key",
-        default="key",
-        metavar="SQL",
-        help="what a record's key is, in Spark SQL over key, value, timestamp, offset; default: its key. Null: it stays",
-    )
-    parser.add_argument(
-        "--tombstone-grace-days",
-        type=float,
-        default=1,
-        help="keep a key's last record without a value so long; default 1",
-    )
-    parser.add_argument(
-        "--older-than-days", type=float, default=0, help="leave ledgers with younger records; default 0"
-    )
-    parser.add_argument(
-        "--target-bytes",
-        type=command.byte_size,
-        default=TARGET_BYTES,
-        help="how much a task reads; default 1g",
-    )
-    parser.add_argument(
-        "--compression", choices=[each.value for each in Compression], default="none", help="of the entries"
-    )
-    return parser
+    def step(self, spark: SparkSession) -> command.Line:
+        """One run of the command; the line that it prints."""
+        work = plan(
+            spark,
+            self.cluster,
+            self.log,
+            key=self.key,
+            tombstone_grace_ms=round(self.tombstone_grace_days * DAY_MS),
+            older_than_ms=round(self.older_than_days * DAY_MS),
+            target_bytes=self.target_bytes,
+            compression=self.compression,
+        )
+        rows = [
+            copied.plan_row(unit, records=unit.records, staying=unit.kept.count(unit.first, unit.stop))
+            for unit in work.units
+        ]
+        facts = {
+            **{name: sum(row[name] for row in rows) for name in ("ledgers", "records", "staying")},
+            "looked_at_below": work.end,
+            "drops_tombstones": work.drops_tombstones,
+        }
+        return self.planned(rows, facts, lambda: run(spark, work, self.out, progress=self.progress).as_dict())
 
 
 if __name__ == "__main__":
-    raise SystemExit(command.main(parser(), step))
+    raise SystemExit(command.main(CompactJob))

@@ -12,15 +12,15 @@ Source: docs/spark-jobs.md, "Materialise".
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import SparkSession
+from typer import Option
 
 from quire.spark import cluster
 from quire.spark.extents import check_end_is_known, extent_of_log
@@ -220,39 +220,34 @@ async def _end(client: QuireClient, options: ReadOptions) -> int:
     return extent.end
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
-    """One run of the command; the line that it prints."""
-    work = plan(arguments.cluster, arguments.log, arguments.out, at=arguments.at, as_of=arguments.as_of)
-    start = "nothing: it is there" if work.done else "the beginning" if work.base is None else work.base
-    rows = [{"snapshot": work.table(work.end), "read_from": start, "up_to": work.end}]
-    facts = {"snapshots": list(work.there), "from_snapshot": work.base, "next_offset": work.end}
+@dataclass(frozen=True, kw_only=True)
+class MaterialiseJob(command.UnitsJob, name="materialise"):
+    """Keep the latest value of each key as snapshots, each from the one before."""
 
-    def made() -> command.Line:
-        prefix = arguments.deleted_prefix.encode() if arguments.deleted_prefix else None
-        report = run(spark, work, key=arguments.key, keep=arguments.keep, deleted_prefix=prefix)
-        return report.as_dict() | table_formats.commit(arguments, lambda: content(work))
+    log: command.LogOption
+    at: Annotated[int | None, Option(help="the state below this offset; default: all")] = None
+    as_of: Annotated[
+        str | None, Option(metavar="TIME", help="the state at a time: ISO text or milliseconds")
+    ] = None
+    key: Annotated[str, Option(metavar="SQL", help="what a record's key is; see compact")] = "key"
+    keep: Annotated[int | None, Option(help="delete all but so many of the newest snapshots")] = None
+    deleted_prefix: Annotated[str | None, Option(help="values that start so remove their key")] = None
+    tables: table_formats.TableOptions
 
-    return command.planned(arguments, rows, facts, made)
+    def step(self, spark: SparkSession) -> command.Line:
+        """One run of the command; the line that it prints."""
+        work = plan(self.cluster, self.log, self.out, at=self.at, as_of=self.as_of)
+        start = "nothing: it is there" if work.done else "the beginning" if work.base is None else work.base
+        rows = [{"snapshot": work.table(work.end), "read_from": start, "up_to": work.end}]
+        facts = {"snapshots": list(work.there), "from_snapshot": work.base, "next_offset": work.end}
 
+        def made() -> command.Line:
+            prefix = self.deleted_prefix.encode() if self.deleted_prefix else None
+            report = run(spark, work, key=self.key, keep=self.keep, deleted_prefix=prefix)
+            return report.as_dict() | self.tables.commit(lambda: content(work))
 
-def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    parser = command.parser(
-        "materialise",
-        "keep the latest value of each key as snapshots, each from the one before",
-    )
-    parser.add_argument("--at", type=int, default=None, help="the state below this offset; default: all")
-    parser.add_argument(
-        "--as-of", default=None, metavar="TIME", help="the state at a time: ISO text or milliseconds"
-    )
-    parser.add_argument("--key", default="key", metavar="SQL", help="what a record's key is; see compact")
-    parser.add_argument(
-        "--keep", type=int, default=None, help="delete all but so many of the newest snapshots"
-    )
-    parser.add_argument("--deleted-prefix", default=None, help="values that start so remove their key")
-    table_formats.add_arguments(parser)
-    return parser
+        return self.planned(rows, facts, made)
 
 
 if __name__ == "__main__":
-    raise SystemExit(command.main(parser(), step))
+    raise SystemExit(command.main(MaterialiseJob))

@@ -8,16 +8,16 @@ state). It is the snapshot that a later replay starts from: then only the tail o
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, expr, length, lit, substring
+from typer import Option
 
 from quire.spark.jobs import command, lists
 from quire.spark.options import SparkUseError
@@ -159,41 +159,36 @@ def state(spark: SparkSession, table: str) -> dict[bytes, bytes]:
     return dict(_sorted_rows(spark, table))
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
-    """One run of the command; the line that it prints."""
-    report = run(
-        spark,
-        cluster=arguments.cluster,
-        log=arguments.log,
-        table=arguments.out,
-        at=arguments.at,
-        snapshot=arguments.snapshot,
-        deleted_prefix=arguments.deleted_prefix.encode() if arguments.deleted_prefix else None,
-        overwrite=arguments.overwrite,
-    )
-    line = report.as_dict()
-    if arguments.state:
-        found = {command.text(key): command.text(value) for key, value in state(spark, arguments.out).items()}
-        Path(arguments.state).write_text(json.dumps(found))
-        line["state_file"] = arguments.state
-    return line
+@dataclass(frozen=True, kw_only=True)
+class ReplayJob(command.SparkJob, name="replay"):
+    """Replay a log of changes into a table of the latest value of each key."""
 
+    log: command.LogOption
+    overwrite: command.OverwriteOption = False
+    at: Annotated[int | None, Option(help="replay records below this offset; default: all")] = None
+    snapshot: Annotated[str | None, Option(metavar="DIR", help="an earlier state table to start from")] = None
+    deleted_prefix: Annotated[str | None, Option(help="values that start so remove their key")] = None
+    state: Annotated[str | None, Option(metavar="FILE", help="write the state as JSON to FILE")] = None
 
-def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    parser = command.parser(
-        "replay", "replay a log of changes into a table of the latest value of each key", in_units=False
-    )
-    parser.add_argument("--at", type=int, default=None, help="replay records below this offset; default: all")
-    parser.add_argument(
-        "--snapshot", default=None, metavar="DIR", help="an earlier state table to start from"
-    )
-    parser.add_argument("--deleted-prefix", default=None, help="values that start so remove their key")
-    parser.add_argument(
-        "--state", default=None, metavar="FILE", help="write the state as a JSON object to FILE"
-    )
-    return parser
+    def step(self, spark: SparkSession) -> command.Line:
+        """One run of the command; the line that it prints."""
+        report = run(
+            spark,
+            cluster=self.cluster,
+            log=self.log,
+            table=self.out,
+            at=self.at,
+            snapshot=self.snapshot,
+            deleted_prefix=self.deleted_prefix.encode() if self.deleted_prefix else None,
+            overwrite=self.overwrite,
+        )
+        line = report.as_dict()
+        if self.state:
+            found = {command.text(key): command.text(value) for key, value in state(spark, self.out).items()}
+            Path(self.state).write_text(json.dumps(found))
+            line["state_file"] = self.state
+        return line
 
 
 if __name__ == "__main__":
-    raise SystemExit(command.main(parser(), step))
+    raise SystemExit(command.main(ReplayJob))

@@ -12,14 +12,14 @@ Source: docs/spark-jobs.md, "Rewrite".
 
 from __future__ import annotations
 
-import argparse
 import platform
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pyspark.sql import SparkSession
+from typer import Option
 
 from quire.core.errors import NoSuchLedgerError
 from quire.core.log.list import LogItem
@@ -179,36 +179,27 @@ async def _candidates(client: QuireClient, log_id: bytes, password: bytes) -> li
     return [item for item in items if copied.may_be_copied(item)]
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
-    """One run of the command; the line that it prints."""
-    work = plan(
-        arguments.cluster, arguments.log, target_bytes=arguments.target_bytes, fewest=arguments.fewest
-    )
-    facts = {
-        "ledgers_before": work.items,
-        "ledgers_after": work.items_after,
-        "bytes": sum(unit.size for unit in work.units),
-    }
-    return command.planned(
-        arguments,
-        [copied.plan_row(unit) for unit in work.units],
-        facts,
-        lambda: run(spark, work, arguments.out, progress=arguments.progress).as_dict(),
-    )
+@dataclass(frozen=True, kw_only=True)
+class RewriteJob(command.UnitsJob, name="rewrite"):
+    """Copy many small ledgers of a log into few large ones."""
 
+    log: command.LogOption
+    target_bytes: Annotated[
+        int, Option(parser=command.byte_size, metavar="SIZE", help="size of a new ledger")
+    ] = TARGET_BYTES
+    fewest: Annotated[int, Option(help="leave fewer neighbours alone")] = 2
 
-def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    parser = command.parser("rewrite", "copy many small ledgers of a log into few large ones")
-    parser.add_argument(
-        "--target-bytes",
-        type=command.byte_size,
-        default=TARGET_BYTES,
-        help="size of a new ledger; default 1g",
-    )
-    parser.add_argument("--fewest", type=int, default=2, help="leave fewer neighbours alone; default 2")
-    return parser
+    def step(self, spark: SparkSession) -> command.Line:
+        """One run of the command; the line that it prints."""
+        work = plan(self.cluster, self.log, target_bytes=self.target_bytes, fewest=self.fewest)
+        facts = {
+            "ledgers_before": work.items,
+            "ledgers_after": work.items_after,
+            "bytes": sum(unit.size for unit in work.units),
+        }
+        rows = [copied.plan_row(unit) for unit in work.units]
+        return self.planned(rows, facts, lambda: run(spark, work, self.out, progress=self.progress).as_dict())
 
 
 if __name__ == "__main__":
-    raise SystemExit(command.main(parser(), step))
+    raise SystemExit(command.main(RewriteJob))

@@ -13,18 +13,18 @@ Source: docs/spark-jobs.md, "Scrub and audit"; docs/decisions/026-torn-or-damage
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, starmap
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import col, collect_set, count_distinct
 from pyspark.sql.functions import sum as total
+from typer import Option
 
 from quire.autorecovery.marking import mark_findings
 from quire.client.repairing.scrubbing import (
@@ -439,52 +439,38 @@ async def _unlike(
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
-    """One run of the command; the line that it prints."""
-    work = plan(
-        arguments.cluster,
-        logs=arguments.log or (),
-        ledgers=arguments.ledger or (),
-        streams=arguments.stream or (),
-        audit=arguments.audit,
-        mark=arguments.mark,
-        timeout_ms=arguments.timeout_ms,
-    )
-    facts = {
-        "ledgers": work.ledgers,
-        "open_ledgers": work.open_ledgers,
-        "unread": list(work.unread),
-        "units": len(work.units),
-        "bytes": sum(unit.size for unit in work.units),
-    }
-    return command.planned(
-        arguments,
-        units.table_of(work.units, lambda unit: unit.size),
-        facts,
-        lambda: run(spark, work, arguments.out, progress=arguments.progress).as_dict(),
-    )
+@dataclass(frozen=True, kw_only=True)
+class ScrubJob(command.UnitsJob, name="scrub"):
+    """Look at every stored copy and say what is wrong."""
 
+    log: Annotated[list[str] | None, Option(metavar="NAME", help="only this log's ledgers, or those")] = None
+    ledger: Annotated[list[int] | None, Option(metavar="ID", help="the same of a ledger")] = None
+    stream: Annotated[list[str] | None, Option(metavar="NAME", help="the same of a stream")] = None
+    audit: Annotated[bool, Option("--audit", help="compare the bookies' lists only; reads no entry")] = False
+    mark: Annotated[bool, Option("--mark", help="mark what is wrong, for auto-recovery to repair")] = False
+    timeout_ms: Annotated[int, Option(help="how long a bookie may take for an answer")] = 10_000
 
-def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    parser = command.parser("scrub", "look at every stored copy and say what is wrong", one_log=False)
-    parser.add_argument("--log", action="append", metavar="NAME", help="only this log's ledgers, or those")
-    parser.add_argument("--ledger", action="append", type=int, metavar="ID", help="the same of a ledger")
-    parser.add_argument("--stream", action="append", metavar="NAME", help="the same of a stream")
-    parser.add_argument(
-        "--audit", action="store_true", help="compare the bookies' lists only; reads no entry"
-    )
-    parser.add_argument(
-        "--mark", action="store_true", help="mark what is wrong, so that auto-recovery repairs it"
-    )
-    parser.add_argument(
-        "--timeout-ms",
-        type=int,
-        default=10_000,
-        help="how long a bookie may take for an answer; default 10000",
-    )
-    return parser
+    def step(self, spark: SparkSession) -> command.Line:
+        """One run of the command; the line that it prints."""
+        work = plan(
+            self.cluster,
+            logs=self.log or (),
+            ledgers=self.ledger or (),
+            streams=self.stream or (),
+            audit=self.audit,
+            mark=self.mark,
+            timeout_ms=self.timeout_ms,
+        )
+        facts = {
+            "ledgers": work.ledgers,
+            "open_ledgers": work.open_ledgers,
+            "unread": list(work.unread),
+            "units": len(work.units),
+            "bytes": sum(unit.size for unit in work.units),
+        }
+        rows = units.table_of(work.units, lambda unit: unit.size)
+        return self.planned(rows, facts, lambda: run(spark, work, self.out, progress=self.progress).as_dict())
 
 
 if __name__ == "__main__":
-    raise SystemExit(command.main(parser(), step))
+    raise SystemExit(command.main(ScrubJob))

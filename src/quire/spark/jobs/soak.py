@@ -12,7 +12,6 @@ Source: docs/spark-jobs.md, "Soak".
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import hashlib
@@ -20,9 +19,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pyspark.sql import SparkSession
+from typer import Option
 
 from quire.core.errors import AlreadyExistsError, QuireError
 from quire.spark import cluster
@@ -409,54 +409,46 @@ async def _delete(client: QuireClient, log: str) -> None:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
-    """One run of the command; the line that it prints."""
-    work = plan(
-        arguments.cluster,
-        seed=arguments.seed,
-        writers=arguments.writers,
-        records=arguments.records,
-        rounds=arguments.rounds,
-        value_bytes=arguments.value_bytes,
-        prefix=arguments.prefix,
-    )
-    rows = [
-        {
-            "step": group[0].step,
-            "writers": len(group),
-            "first_record": group[0].first,
-            "next_record": group[0].stop,
-            "bytes": sum(unit.size for unit in group),
-        }
-        for group in work.rounds
-    ]
-    facts = {"logs": list(work.logs), "records": work.records * len(work.logs)}
-    return command.planned(
-        arguments,
-        rows,
-        facts,
-        lambda: run(
-            spark, work, arguments.out, delete=arguments.delete, progress=arguments.progress
-        ).as_dict(),
-    )
+@dataclass(frozen=True, kw_only=True)
+class SoakJob(command.UnitsJob, name="soak"):
+    """Write from one seed, read everything back, and say what is missing."""
 
+    seed: Annotated[int, Option(help="what the records are made of")] = 1
+    writers: Annotated[int, Option(help="writers, each with its own log")] = 4
+    records: Annotated[int, Option(help="of each writer in each round")] = 100_000
+    rounds: Annotated[int, Option(help="how often all of them write")] = 5
+    value_bytes: Annotated[int, Option(help="size of a value, about")] = 100
+    prefix: Annotated[str, Option(help="of the logs' names")] = "soak"
+    delete: Annotated[bool, Option("--delete", help="delete the logs when nothing was found")] = False
 
-def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    parser = command.parser(
-        "soak", "write from one seed, read everything back, and say what is missing", one_log=False
-    )
-    parser.add_argument("--seed", type=int, default=1, help="what the records are made of; default 1")
-    parser.add_argument("--writers", type=int, default=4, help="writers, each with its own log; default 4")
-    parser.add_argument(
-        "--records", type=int, default=100_000, help="of each writer in each round; default 100000"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="default 5")
-    parser.add_argument("--value-bytes", type=int, default=100, help="size of a value, about; default 100")
-    parser.add_argument("--prefix", default="soak", help="of the logs' names; default soak")
-    parser.add_argument("--delete", action="store_true", help="delete the logs when nothing was found")
-    return parser
+    def step(self, spark: SparkSession) -> command.Line:
+        """One run of the command; the line that it prints."""
+        work = plan(
+            self.cluster,
+            seed=self.seed,
+            writers=self.writers,
+            records=self.records,
+            rounds=self.rounds,
+            value_bytes=self.value_bytes,
+            prefix=self.prefix,
+        )
+        rows = [
+            {
+                "step": group[0].step,
+                "writers": len(group),
+                "first_record": group[0].first,
+                "next_record": group[0].stop,
+                "bytes": sum(unit.size for unit in group),
+            }
+            for group in work.rounds
+        ]
+        facts = {"logs": list(work.logs), "records": work.records * len(work.logs)}
+        return self.planned(
+            rows,
+            facts,
+            lambda: run(spark, work, self.out, delete=self.delete, progress=self.progress).as_dict(),
+        )
 
 
 if __name__ == "__main__":
-    raise SystemExit(command.main(parser(), step))
+    raise SystemExit(command.main(SoakJob))

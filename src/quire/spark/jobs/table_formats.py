@@ -9,14 +9,14 @@ Source: docs/spark-jobs.md, "As Delta and Iceberg tables".
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
+from typer import Option
 
 from quire.distribution import Extra, require
 from quire.spark.options import SparkUseError
@@ -176,32 +176,30 @@ def _require_iceberg() -> None:
     require(Extra.ICEBERG, "An Iceberg table")
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Look for what `--delta` and `--iceberg` need, before a job does its work.
+@dataclass(frozen=True)
+class TableOptions:
+    """What else the files of a job are to be.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: that needs an extra that is not installed.
     """
-    if arguments.delta:
-        _require_delta()
-    if arguments.iceberg:
-        _require_iceberg()
 
+    delta: Annotated[bool, Option("--delta", help="the files' directory is a Delta table as well")] = False
+    iceberg: Annotated[
+        str | None, Option(metavar="CATALOG:NAMESPACE.TABLE", help="they are an Iceberg table as well")
+    ] = None
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of a job whose files may be a table."""
-    parser.set_defaults(check=check)
-    parser.add_argument("--delta", action="store_true", help="the files' directory is a Delta table as well")
-    parser.add_argument(
-        "--iceberg", metavar="CATALOG:NAMESPACE.TABLE", help="they are an Iceberg table as well"
-    )
+    def __post_init__(self) -> None:
+        if self.delta:
+            _require_delta()
+        if self.iceberg:
+            _require_iceberg()
 
-
-def commit(arguments: argparse.Namespace, content: Callable[[], Content]) -> dict[str, Any]:
-    """What `--delta` and `--iceberg` ask for; gives what a job's line tells of it."""
-    published: dict[str, Any] = {}
-    if arguments.delta:
-        published["delta_version"] = commit_delta(content())
-    if arguments.iceberg:
-        published["iceberg_snapshot"] = commit_iceberg(content(), arguments.iceberg)
-    return published
+    def commit(self, content: Callable[[], Content]) -> dict[str, Any]:
+        """Do what they ask for; gives what a job's line tells of it."""
+        published: dict[str, Any] = {}
+        if self.delta:
+            published["delta_version"] = commit_delta(content())
+        if self.iceberg:
+            published["iceberg_snapshot"] = commit_iceberg(content(), self.iceberg)
+        return published

@@ -8,14 +8,14 @@ files.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
+from typer import Option
 
 from quire.spark.jobs import command, lists
 from quire.spark.options import SparkUseError
@@ -222,44 +222,41 @@ def write_digests(digests: dict[bytes, KeyDigest], path: str) -> None:
     Path(path).write_text(json.dumps({command.text(key): asdict(digest) for key, digest in digests.items()}))
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
-    """One run of the command; the line that it prints."""
-    report = run(
-        spark,
-        cluster=arguments.cluster,
-        log=arguments.log,
-        table=arguments.out,
-        start=arguments.starting_offset,
-        end=arguments.ending_offset,
-        overwrite=arguments.overwrite,
+@dataclass(frozen=True, kw_only=True)
+class ToParquetJob(command.SparkJob, name="to_parquet"):
+    """Write a log as a Parquet table and check it."""
+
+    log: command.LogOption
+    overwrite: command.OverwriteOption = False
+    starting_offset: Annotated[int | None, Option(help="first offset; default: the log's start")] = None
+    ending_offset: Annotated[int | None, Option(help="offset to stop before; default: the end")] = None
+    key_digests: Annotated[str | None, Option(metavar="FILE", help="write a digest for each key to FILE")] = (
+        None
     )
-    line = report.as_dict()
-    if arguments.key_digests:
-        began = time.monotonic()
-        write_digests(key_digests(spark, arguments.out), arguments.key_digests)
-        line |= {"digests_file": arguments.key_digests, "digest_seconds": round(time.monotonic() - began, 3)}
-    if not report.dense:
-        raise SparkUseError(
-            f"quire: the table {arguments.out} is not the log: {report.missing} offsets are missing, "
-            f"{report.duplicates} come twice."
+
+    def step(self, spark: SparkSession) -> command.Line:
+        """One run of the command; the line that it prints."""
+        report = run(
+            spark,
+            cluster=self.cluster,
+            log=self.log,
+            table=self.out,
+            start=self.starting_offset,
+            end=self.ending_offset,
+            overwrite=self.overwrite,
         )
-    return line
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    parser = command.parser("to_parquet", "write a log as a Parquet table and check it", in_units=False)
-    parser.add_argument(
-        "--starting-offset", type=int, default=None, help="first offset; default: the log's start"
-    )
-    parser.add_argument(
-        "--ending-offset", type=int, default=None, help="offset to stop before; default: the end"
-    )
-    parser.add_argument(
-        "--key-digests", default=None, metavar="FILE", help="write a digest for each key to FILE"
-    )
-    return parser
+        line = report.as_dict()
+        if self.key_digests:
+            began = time.monotonic()
+            write_digests(key_digests(spark, self.out), self.key_digests)
+            line |= {"digests_file": self.key_digests, "digest_seconds": round(time.monotonic() - began, 3)}
+        if not report.dense:
+            raise SparkUseError(
+                f"quire: the table {self.out} is not the log: {report.missing} offsets are missing, "
+                f"{report.duplicates} come twice."
+            )
+        return line
 
 
 if __name__ == "__main__":
-    raise SystemExit(command.main(parser(), step))
+    raise SystemExit(command.main(ToParquetJob))
