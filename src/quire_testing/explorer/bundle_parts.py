@@ -122,7 +122,8 @@ class SentBundle(NamedTuple):
         bookies: where it was sent to.
         untaken: the bookies that have not taken it, as bits.
         ensembles: of each ledger, that its run was sent to.
-        acks: who has acknowledged it, as a number; -1: it is dissolved, or nothing can come of it any more.
+        acks: who has acknowledged it, as a number; -1: it is dissolved (each of its runs counts its own responses from
+            then on), or no response can come any more.
         judged: bookies that have judged it and not stored it, as bits: none in what ships.
     """
 
@@ -166,7 +167,7 @@ class RowBookies(BookieDriver):
     """Bookies that take an add with as little as a bundle's row takes."""
 
     early = False
-    """A mutant: the response leaves before the group is durable."""
+    """A mutant: the response leaves before what it stored is durable."""
 
     def _admitted(self, machine: BookieLedgerMachine, lac: int) -> bool:
         return machine.add_ordinary(KEY, 0, 0, lac)

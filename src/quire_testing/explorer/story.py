@@ -189,6 +189,7 @@ def _collector_rows(world: CollectorWorld, state: CollectorState) -> list[tuple[
     rows = [
         ("store", store_text(state.store)),
         *(("copy", store_text(copy)) for copy in state.copies),
+        # A new chain of passes begins where the store does not have the bookie's own last count.
         ("bookie", f"holds {held or 'nothing'}, has made {kept.passes} passes of chain {kept.chain}"),
     ]
     if kept.findings:

@@ -356,7 +356,7 @@ def record_renamed(record: Any, renaming: Renaming) -> Any:
 
 
 def request_renamed(request: Request, renaming: Renaming) -> Request:
-    """A request."""
+    """A request; a "put" is a recovery add, a "copy" a repair's."""
     names, slots = renaming
     kind = request[0]
     if kind == "put":

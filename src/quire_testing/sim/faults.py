@@ -26,7 +26,11 @@ class Phase(StrEnum):
 
 
 class FaultKind(StrEnum):
-    """What goes wrong."""
+    """What goes wrong.
+
+    BREAK closes connections. CUT holds back what one host sends another, ISOLATE what one and all others send each other:
+    it arrives once that is over. SILENCE has the connections of two hosts swallow what is sent.
+    """
 
     KILL = "kill"
     POWER = "power"

@@ -31,7 +31,7 @@ from quire_testing.sim.store import blind_put
 WANTED: Final = (
     "D1", "D2", "D3", "D4", "D5", "D7", "D8", *(f"X{number}" for number in range(1, 18)),
 )  # fmt: skip
-"""What the simulator has to find 80 % of."""
+"""What the simulator has to find 80 % of: D are defects that releases or specifications had, X single rules taken out."""
 
 NEEDS_NO_JOURNAL: Final = frozenset({"D3", "D4", "D5"})
 """Bookies without a journal, which do not exist: what these take out is in no program that could be simulated."""
