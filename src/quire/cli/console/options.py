@@ -86,11 +86,9 @@ TombstonesOption = Annotated[
 ]
 TIMEOUT_MAX = 86_400.0
 """The longest time-out, in seconds."""
-EnsembleOption = Annotated[
-    int, typer.Option("--ensemble-size", "-E", help="How many bookies share the entries.")
-]
-WriteOption = Annotated[int, typer.Option("--write-quorum", "-w", help="How many bookies get each entry.")]
-AckOption = Annotated[int, typer.Option("--ack-quorum", "-a", help="How many must have it before it counts.")]
+ENSEMBLE = typer.Option("--ensemble-size", "-E", help="How many bookies share the entries.")
+WRITE = typer.Option("--write-quorum", "-w", help="How many bookies get each entry.")
+ACK = typer.Option("--ack-quorum", "-a", help="How many must have it before it counts.")
 MinPresentOption = Annotated[
     int | None,
     typer.Option(
@@ -107,9 +105,9 @@ MinPresentOption = Annotated[
 class Quorums:
     """The quorums of a new ledger, or of a new log's ledgers, as `create` takes them."""
 
-    ensemble_size: EnsembleOption = 3
-    write_quorum: WriteOption = 3
-    ack_quorum: AckOption = 2
+    ensemble_size: Annotated[int, ENSEMBLE] = 3
+    write_quorum: Annotated[int, WRITE] = 3
+    ack_quorum: Annotated[int, ACK] = 2
     min_present: MinPresentOption = None
 
 

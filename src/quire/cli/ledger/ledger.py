@@ -73,8 +73,8 @@ IgnoreLacOption = Annotated[
     typer.Option(
         "--ignore-lac",
         metavar="BOOKIE",
-        help="Do not believe this bookie's last add confirmed, where recovery says that it contradicts the "
-        "entries; may be repeated. EntryOptions that no bookie holds are lost.",
+        help="Do not believe this bookie's last add confirmed, where recovery or a take-over says that it contradicts the "
+        "entries; may be repeated. Entries that no bookie holds are lost.",
     ),
 ]
 YesAtTerminalOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.console.opening import sure, with_client
-from quire.cli.console.options import AckOption, EnsembleOption, ForceOption, PasswordOption, WriteOption
+from quire.cli.console.options import ACK, ENSEMBLE, WRITE, ForceOption, PasswordOption
 from quire.cli.console.output import Output, counted, human_bytes, rate_text
 from quire.cli.ledger.ledger import (
     DelimitedOption,
@@ -50,9 +50,9 @@ async def create(
     client: QuireClient,
     out: Output,
     name: NameArgument,
-    ensemble_size: EnsembleOption = 3,
-    write_quorum: WriteOption = 3,
-    ack_quorum: AckOption = 2,
+    ensemble_size: Annotated[int, ENSEMBLE] = 3,
+    write_quorum: Annotated[int, WRITE] = 3,
+    ack_quorum: Annotated[int, ACK] = 2,
     digest: DigestOption = "crc32c",
     mode: Annotated[
         str,
@@ -291,7 +291,7 @@ def picture(name: str, record: LedgerMetadata, last: int, standing: dict[str, st
 async def verify(client: QuireClient, out: Output, name: NameArgument, password: PasswordOption = "") -> bool:
     """Read every copy of every confirmed entry of a stream from every bookie, check the digests, compare the copies.
 
-    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. EntryOptions that an earlier term
+    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Entries that an earlier term
     left on a bookie, and that readers do not see, do not count.
     """
     report = await client.unbounded_ledger(name, password.encode()).verify()

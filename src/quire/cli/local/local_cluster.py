@@ -54,6 +54,7 @@ class LocalCluster:
 
     Attributes:
         joined: its metadata lie elsewhere, in a cluster that it joined.
+        options: what every bookie's command line has.
     """
 
     def __init__(
@@ -69,9 +70,14 @@ class LocalCluster:
         recovers: bool = False,
     ) -> None:
         self.directory = directory.absolute()
-        self.frame_bytes_max = frame_bytes_max
-        self.segment_bytes = segment_bytes
-        self.security = security
+        settings = {
+            "--security": security and security.absolute(),
+            "--frame-bytes-max": frame_bytes_max,
+            "--segment-bytes": segment_bytes,
+        }
+        self.options = [
+            word for name, value in settings.items() if value is not None for word in (name, str(value))
+        ]
         self.uri = cluster or f"sqlite:{self.directory / METADATA_FILE}"
         self.joined = not _is_own(self.uri, self.directory)
         self._former = ""
@@ -315,13 +321,7 @@ class LocalCluster:
     def _launch(self, bookie: LocalBookie) -> None:
         command = ["-m", "quire.cli.local.serve", "--dir", str(bookie.directory), "--cluster", self.uri]
         command += ["--host", HOST, "--port", str(bookie.port), "--name", bookie.name]
-        if self.security is not None:
-            command += ["--security", str(self.security.absolute())]
-        if self.frame_bytes_max is not None:
-            command += ["--frame-bytes-max", str(self.frame_bytes_max)]
-        if self.segment_bytes is not None:
-            command += ["--segment-bytes", str(self.segment_bytes)]
-        self._run(bookie, command)
+        self._run(bookie, command + self.options)
 
     def _run(self, bookie: LocalBookie, command: list[str]) -> None:
         """Start one process, whose end closes its standard output."""

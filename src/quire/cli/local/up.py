@@ -140,13 +140,7 @@ def _say_dead(out: Output, local: LocalCluster, bookie: LocalBookie) -> None:
         return
     words = ["quire", "bookie", "--dir", str(bookie.directory), "--cluster", local.uri]
     words += ["--listen", bookie.address, "--name", bookie.name]
-    if local.security is not None:
-        words += ["--security", str(local.security)]
-    if local.frame_bytes_max is not None:
-        words += ["--frame-bytes-max", str(local.frame_bytes_max)]
-    if local.segment_bytes is not None:
-        words += ["--segment-bytes", str(local.segment_bytes)]
-    again = join(words)
+    again = join(words + local.options)
     lines = bookie.last_lines()
     facts = {
         "event": "bookie_died",

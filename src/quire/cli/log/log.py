@@ -9,7 +9,7 @@ import typer
 
 from quire.cli.console.asking import YesOption, confirm
 from quire.cli.console.opening import connected, sure, with_client
-from quire.cli.console.options import PasswordOption, Quorums, run
+from quire.cli.console.options import ACK, ENSEMBLE, WRITE, PasswordOption, Quorums, run
 from quire.cli.console.output import Output, attributes, human_bytes
 from quire.cli.log import append as log_append
 from quire.cli.log import log_show
@@ -57,18 +57,9 @@ async def alter(
     client: QuireClient,
     out: Output,
     name: NameArgument,
-    ensemble_size: Annotated[
-        int | None,
-        typer.Option("--ensemble-size", "-E", help="Bookies that share the entries.", show_default=False),
-    ] = None,
-    write_quorum: Annotated[
-        int | None,
-        typer.Option("--write-quorum", "-w", help="Bookies that get each entry.", show_default=False),
-    ] = None,
-    ack_quorum: Annotated[
-        int | None,
-        typer.Option("--ack-quorum", "-a", help="How many make it durable.", show_default=False),
-    ] = None,
+    ensemble_size: Annotated[int | None, ENSEMBLE] = None,
+    write_quorum: Annotated[int | None, WRITE] = None,
+    ack_quorum: Annotated[int | None, ACK] = None,
     min_present: Annotated[
         int | None,
         typer.Option(
