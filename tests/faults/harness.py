@@ -20,7 +20,8 @@ from quire.cli.local.local_cluster import LocalCluster
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ledger.notes import LedgerNotes
-from quire.core.ledger.stripes import BookieStripes, bookie_stripes, gaps
+from quire.core.ledger.replica import gaps
+from quire.core.ledger.stripes import BookieStripes, bookie_stripes
 from quire_testing.history import Event, History, Verdict, judge
 from quire_testing.recording import RecordedAppends
 

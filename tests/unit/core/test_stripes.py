@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from quire.core.ids import BookieId
 from quire.core.ledger.quorum import stripes_of_slot
-from quire.core.ledger.stripes import BookieStripes, HeldInterval, gaps, not_held
+from quire.core.ledger.replica import gaps
+from quire.core.ledger.stripes import BookieStripes, HeldInterval, not_held
 
 SIZE = 4
 SPAN = st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))

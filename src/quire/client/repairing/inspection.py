@@ -17,7 +17,8 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import LedgerNotes
-from quire.core.ledger.stripes import BookieStripes, HeldInterval, bookie_stripes, gaps
+from quire.core.ledger.replica import gaps
+from quire.core.ledger.stripes import BookieStripes, HeldInterval, bookie_stripes
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,7 @@ async def held_stripes(
 def _held(
     part: BookieStripes, notes: LedgerNotes, answer: Answer, intervals: Sequence[HeldInterval]
 ) -> HeldStripes:
-    known = answer in (Answer.OK, Answer.NO_LEDGER)
-    missing = tuple(gaps(part, intervals)) if known else ()
+    missing = tuple(gaps(part, intervals)) if answer in (Answer.OK, Answer.NO_LEDGER) else ()
     return HeldStripes(part, answer, missing, tuple(_holes_in(part, notes)))
 
 

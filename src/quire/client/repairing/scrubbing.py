@@ -146,11 +146,9 @@ class ReplicaCheck:
             return await self._audit_by_reading(bookie, mine)
         if answer in NEGATIVES:
             return [Finding(part.first, part.last, CopyVerdict.MISSING, answer.name) for part in mine]
-        if answer is Answer.OK and (why := await self._why_inconclusive(bookie)):
-            # It may hold more than it lists, and says so: no negative.
+        # One whose negatives are inconclusive may hold more than it lists.
+        if why := await self._why_inconclusive(bookie) if answer is Answer.OK else answer.name:
             return [Finding(part.first, part.last, CopyVerdict.UNKNOWN, why) for part in mine]
-        if answer is not Answer.OK:
-            return [Finding(part.first, part.last, CopyVerdict.UNKNOWN, answer.name) for part in mine]
         found: list[Finding] = []
         for part in mine:
             for window in windows(self._record, part):

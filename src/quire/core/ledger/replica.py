@@ -14,7 +14,7 @@ from quire.core.answers import Answer
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.rules import RULES, LedgerRules
-from quire.core.ledger.stripes import HeldInterval, Stretch, has_stripe, stretches_between
+from quire.core.ledger.stripes import BookieStripes, HeldInterval, Stretch, has_stripe, stretches_between
 from quire.core.ledger.terms import TermRange, by_origin
 
 
@@ -99,6 +99,22 @@ class Replica:
         for lost in damaged:
             held = tuple(part for each in held for part in _cut(each, lost))
         return replace(self, response=replace(self.response, held=held))
+
+
+def gaps(part: BookieStripes, held: Sequence[HeldInterval]) -> list[BookieStripes]:
+    """What of a bookie's stripes of a ledger no interval holds, by first id. Intervals are whole, or have the same period."""
+    is_whole = part.is_whole and all(each.period == 1 for each in held)
+    period, stripes = (1, 1) if is_whole else (part.period, part.stripes)
+    replica = Replica(ReplicaList(Answer.OK, tuple(held)), period)
+    return sorted(
+        (
+            BookieStripes(part.bookie, *stretch, period, 1 << stripe)
+            for stripe in range(period)
+            if stripes >> stripe & 1
+            for stretch in replica.lacks(stripe, part.first, part.last)
+        ),
+        key=lambda gap: (gap.first, gap.stripes),
+    )
 
 
 def dirty_parts(

@@ -126,33 +126,6 @@ def not_held(part: BookieStripes, held: Sequence[HeldInterval]) -> list[int]:
     return [entry_id for entry_id in part.ids() if entry_id not in there]
 
 
-def gaps(part: BookieStripes, held: Sequence[HeldInterval]) -> list[BookieStripes]:
-    """What of a bookie's stripes no interval holds, by first id; the work goes with the intervals, not the entries.
-
-    Intervals are whole, or have the same period.
-    """
-    if part.is_whole and all(each.period == 1 for each in held):
-        return [BookieStripes(part.bookie, low, high, 1, 1) for low, high in _between(part, held)]
-    found: list[BookieStripes] = []
-    for stripe in range(part.period):
-        if not part.stripes >> stripe & 1:
-            continue
-        having = [
-            each
-            for each in held
-            if each.period == 1 or (each.period == part.period and each.stripes >> stripe & 1)
-        ]
-        for low, high in _between(part, having):
-            if has_stripe(low, high, part.period, stripe):
-                found.append(BookieStripes(part.bookie, low, high, part.period, 1 << stripe))
-    return sorted(found, key=lambda gap: (gap.first, gap.stripes))
-
-
-def _between(part: BookieStripes, held: Sequence[HeldInterval]) -> Iterator[Stretch]:
-    """The stretches that lie between intervals."""
-    return stretches_between(part.first, part.last, sorted((each.first, each.last) for each in held))
-
-
 def stretches_between(first: int, last: int, parts: Iterable[Stretch]) -> Iterator[Stretch]:
     """What is left of first..last without some stretches, which go up by their first ids."""
     following = first
