@@ -20,14 +20,14 @@ from quire.core.errors import WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.replica import Replica
-from quire.core.ledger.stripes import BookieStripes, Stretch
+from quire.core.ledger.stripes import BookieStripes, stretches_of
 from quire.core.repair.effects import CopyRange
 from quire.wire.entries import Copies, Entries, copies
 from quire.wire.requests import AddRun
 from quire.wire.run import ids_in
 
 NEAR: Final = 64
-"""Entries this close together are asked for in one read."""
+"""Entries this close together are asked for in one read, with what is between them."""
 BUSY_PAUSE_S: Final = 0.25
 BUSY_TRIES: Final = 240
 """A bookie that has no room for low-priority requests is asked again, for a minute."""
@@ -116,7 +116,7 @@ class RangeCopier(AddRequester):
                         writing = asyncio.create_task(self._write(piece, entries, wants, outcome, stopping))
                 if not left or outcome.answer is not Answer.OK or stopping.done():
                     break
-                wants, stretches = set(left).__contains__, _near(left)
+                wants, stretches = set(left).__contains__, stretches_of(left, NEAR)
             if writing is not None:
                 await writing
         finally:
@@ -165,8 +165,8 @@ class RangeCopier(AddRequester):
         if replica is None:
             return []
         return [
-            EntryRange(low, high)
-            for low, high in _stretches(
+            EntryRange(*stretch)
+            for stretch in stretches_of(
                 entry_id
                 for entry_id, answer in found.answers(lacking)
                 if answer is not Answer.UNKNOWN
@@ -249,25 +249,3 @@ def _lacking(entries: Entries, wants: Callable[[int], bool], first: int, last: i
         return []
     there = set(entries.entry_ids)
     return [entry_id for entry_id in range(first, last + 1) if entry_id not in there and wants(entry_id)]
-
-
-def _near(ids: Iterable[int]) -> list[Stretch]:
-    """Stretches with all of some ascending ids, and with what lies in small gaps between them: one read for many."""
-    found: list[Stretch] = []
-    for entry_id in ids:
-        if found and entry_id - found[-1][1] <= NEAR:
-            found[-1] = (found[-1][0], entry_id)
-        else:
-            found.append((entry_id, entry_id))
-    return found
-
-
-def _stretches(ids: Iterable[int]) -> list[Stretch]:
-    """Ascending ids, neighbours together."""
-    found: list[Stretch] = []
-    for entry_id in ids:
-        if found and found[-1][1] == entry_id - 1:
-            found[-1] = (found[-1][0], entry_id)
-        else:
-            found.append((entry_id, entry_id))
-    return found

@@ -22,7 +22,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.replica import Replica, ReplicaList, period_of
-from quire.core.ledger.stripes import BookieStripes, HeldInterval, Stretch, bookie_stripes
+from quire.core.ledger.stripes import BookieStripes, HeldInterval, Stretch, bookie_stripes, stretches_of
 from quire.core.ledger.terms import needs_of
 
 READ_BYTES: Final = 1 << 20
@@ -150,11 +150,4 @@ def _by_stripes(held: Iterable[HeldInterval], period: int) -> Iterable[HeldInter
 
 
 def _intervals(ids: Iterable[int]) -> list[HeldInterval]:
-    """Ids as intervals, neighbours together."""
-    found: list[HeldInterval] = []
-    for entry_id in sorted(ids):
-        if found and entry_id <= found[-1].last + 1:
-            found[-1] = found[-1]._replace(last=entry_id)
-        else:
-            found.append(HeldInterval(entry_id, entry_id, 1, 1))
-    return found
+    return [HeldInterval(*stretch, 1, 1) for stretch in stretches_of(sorted(ids))]

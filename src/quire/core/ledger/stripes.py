@@ -33,6 +33,17 @@ def joined_stretches(stretches: Iterable[Stretch]) -> list[Stretch]:
     return found
 
 
+def stretches_of(ids: Iterable[int], near: int = 1) -> list[Stretch]:
+    """Ascending ids as stretches: two that are at most `near` apart lie in one, with what is between them."""
+    found: list[Stretch] = []
+    for entry_id in ids:
+        if found and entry_id - found[-1][1] <= near:
+            found[-1] = found[-1][0], entry_id
+        else:
+            found.append((entry_id, entry_id))
+    return found
+
+
 class HeldInterval(NamedTuple):
     """Ids first..last, those of some stripes (id mod `period`), of which a bookie holds the entries of one term."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from quire.core.answers import Answer
+from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import DigestMismatchError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import DigestType
+from quire.core.ledger.stripes import stretches_of
 from quire.net.bookkeeper.paced_queue import PacedTurn
 from quire.net.channel_codec import Requester
 from quire.net.run_frames import RunFrames
@@ -27,7 +28,6 @@ AHEAD_MAX: Final = 256
 """Entries of a range that are asked for before the first of them has come."""
 NEGATIVES_MAX: Final = 64
 """After so many ids in a row that are not there, a range ends early: what follows is hardly there either."""
-_NEGATIVES: Final = frozenset({Answer.NO_ENTRY, Answer.NO_LEDGER})
 
 
 class RangeConnection(Protocol):
@@ -284,7 +284,7 @@ class PendingRange(PendingRequest):
         self._found[entry_id] = (answer, entry)
         self._lac = max(self._lac, lac)
         self._bytes += len(entry)
-        self._negatives = self._negatives + 1 if answer in _NEGATIVES else 0
+        self._negatives = self._negatives + 1 if answer in NEGATIVES else 0
         if answer is Answer.UNAUTHORISED:
             self.refuse(answer)
 
@@ -330,14 +330,8 @@ class PendingRange(PendingRequest):
                     stripes=stripes,
                 )
             )
-        unknown: list[tuple[int, int]] = []
-        for entry_id, (answer, _) in sorted(self._found.items()):
-            if answer is Answer.OK or answer in _NEGATIVES:
-                continue
-            if unknown and unknown[-1][1] + 1 == entry_id:
-                unknown[-1] = (unknown[-1][0], entry_id)
-            else:
-                unknown.append((entry_id, entry_id))
+        said = {Answer.OK, *NEGATIVES}
+        unknown = stretches_of(e for e, (answer, _) in sorted(self._found.items()) if answer not in said)
         self.finish(ReadReply(Answer.OK, runs, self._next - 1, unknown, self._lac))
 
 
