@@ -86,7 +86,7 @@ async def _connected(
 @asynccontextmanager
 async def _slow_reader(host: str, port: int, bookie: BookieId, ledger_id: int) -> AsyncIterator[None]:
     """Somebody who asks for a ledger again and again, and reads the answers a few kilobytes at a time."""
-    body = native_bodies.encode_read(0, 1 << 40, READ_BYTES, native_bodies.ANY_TERM)
+    body = native_bodies.encode_body(native_bodies.ReadBody(0, 1 << 40, READ_BYTES, native_bodies.ANY_TERM))
     head = native.encode_request(Kind.READ, 1, len(body), checksum(body), ledger_id=ledger_id)
 
     async def sip(reader: asyncio.StreamReader) -> None:

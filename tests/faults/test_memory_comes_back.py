@@ -51,7 +51,7 @@ async def crowd(local: LocalCluster) -> dict[str, Any]:
             assert len([entry.entry_id async for entry in reader.read(0, ENTRIES - 1)]) == ENTRIES
         start = resident(bookie.pid)
         hello = native_hello.encode_hello(native_hello.Hello("", bookie.id))
-        body = native_bodies.encode_read(0, ENTRIES - 1, 4 * MIB)
+        body = native_bodies.encode_body(native_bodies.ReadBody(0, ENTRIES - 1, 4 * MIB))
         ask = native.encode_request(
             native.Kind.READ, 1, len(body), checksum(body), ledger_id=ledger.ledger_id
         )

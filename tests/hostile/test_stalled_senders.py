@@ -156,7 +156,7 @@ async def test_readers_that_never_read(tmp_path: Path, monkeypatch: pytest.Monke
         await ledger.append_many([ENTRY] * 128)
         await ledger.close()
         hello = native_hello.encode_hello(native_hello.Hello("", server.bookie_id))
-        body = native_bodies.encode_read(0, 127, 4 * MIB)
+        body = native_bodies.encode_body(native_bodies.ReadBody(0, 127, 4 * MIB))
         ask = native.encode_request(
             native.Kind.READ, 1, len(body), checksum(body), ledger_id=ledger.ledger_id
         )

@@ -66,7 +66,7 @@ def conversation() -> tuple[dict[int, list[bytes]], dict[int, list[bytes]]]:
 
 def truncate() -> bytes:
     """A TRUNCATE, which clients send for streams whose terms only fence: these sessions have none."""
-    body = native_bodies.encode_truncate(5)
+    body = native_bodies.encode_body(native_bodies.TruncateBody(5))
     kind = native.Kind.TRUNCATE
     return native.encode_request(kind, 99, len(body), checksum(body), ledger_id=LEDGER) + body
 

@@ -273,7 +273,7 @@ class StillBookie(StillWorld):
 
     def intact(self) -> bool:
         """Whether the ledger whose key nobody has is as it was."""
-        body = native_bodies.encode_read(0, ENTRIES - 1, 1 << 20)
+        body = native_bodies.encode_body(native_bodies.ReadBody(0, ENTRIES - 1, 1 << 20))
         head = native.encode_request(native.Kind.READ, 9, len(body), checksum(body), ledger_id=GOOD.ledger_id)
         said = memoryview(self.serve_pieces([self.hello, head + body]))[self.greeting :]
         found = native_bodies.decode_entries(native.decode_answer(said).body)

@@ -88,8 +88,8 @@ class WireAdds:
         if self.protocol == "v3":
             flag = v3.FENCE_LEDGER if fencing else None
             return v3.encode_read(self.asked, self._ledger_id, first, key=key, flag=flag)
-        body = native_bodies.encode_read(
-            first, first if last is None else last, 1 if last is None else 1 << 30
+        body = native_bodies.encode_body(
+            native_bodies.ReadBody(first, first if last is None else last, 1 if last is None else 1 << 30)
         )
         head = native.encode_request(
             native.Kind.READ, self.asked, len(body), checksum(body), ledger_id=self._ledger_id, key=key,

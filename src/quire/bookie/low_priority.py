@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from quire.bookie.recent_times import RecentTimes
 from quire.core.answers import Answer
-from quire.core.errors import MalformedFrameError
 from quire.env.interfaces import Clock
 from quire.env.yielding import Entrance, YieldMachine
 from quire.wire.native import Kind, Request
+from quire.wire.native_bodies import Asked
 from quire.wire.plain_adds import AddRequest
 
 LATELY_S: Final = 1.0
@@ -36,11 +36,8 @@ class LowPriorityOwner(Protocol):
     def must_wait(self, request: Request) -> bool:
         """Whether something is to be waited for before a request is served."""
 
-    def serve_add(self, request: Request) -> bool:
-        """Take a run; returns whether it is on its way to the disk."""
-
-    def serve_read(self, request: Request) -> None:
-        """Answer a READ."""
+    def serve(self, request: Request, asked: Asked) -> bool:
+        """Serve a request; returns whether it is a run on its way to the disk."""
 
     def answer(self, request: AddRequest, answer: Answer) -> None:
         """Answer a request with a code alone."""
@@ -51,6 +48,7 @@ class LowPriorityRequest(NamedTuple):
 
     owner: LowPriorityOwner
     request: Request
+    asked: Asked
     frame: memoryview
 
 
@@ -109,19 +107,15 @@ class LowPriorityQueue:
 
     # --- low priority ---------------------------------------------------------------------------------------------
 
-    def come(self, owner: LowPriorityOwner, request: Request, frame: memoryview) -> None:
-        """Serve an ADD or a READ of low priority, now or later, or refuse it as too busy.
-
-        Raises:
-            MalformedFrameError: it is served now, and its body is not what it should be.
-        """
+    def come(self, owner: LowPriorityOwner, request: Request, asked: Asked, frame: memoryview) -> None:
+        """Serve an ADD or a READ of low priority, now or later, or refuse it as too busy."""
         entrance = self.machine.come(_size_of(request), self._others_in_flight(), self._now_ms())
         if entrance is Entrance.REFUSED:
             owner.answer(request, Answer.TOO_BUSY)
         elif entrance is Entrance.SERVED:
-            self._serve(owner, request)
+            self._serve(owner, request, asked)
         else:
-            self.waiting.append(LowPriorityRequest(owner, request, frame))
+            self.waiting.append(LowPriorityRequest(owner, request, asked, frame))
             self.look_soon()
 
     def dropped(self, owner: object) -> None:
@@ -159,28 +153,24 @@ class LowPriorityQueue:
             wait_ms = max(1, due_ms - self._now_ms())
             self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._look)
 
-    def _serve_waiting(self, owner: LowPriorityOwner, request: Request, frame: memoryview) -> None:
+    def _serve_waiting(
+        self, owner: LowPriorityOwner, request: Request, asked: Asked, frame: memoryview
+    ) -> None:
         """Serve a request that has waited, unless something else is to be waited for now: then it comes once more."""
         if owner.must_wait(request):
             self.machine.settled(_size_of(request))
             owner.requests.append(frame)
             return
         owner.added = False
-        try:
-            self._serve(owner, request)
-        except MalformedFrameError:
-            owner.answer(request, Answer.BAD_REQUEST)
+        self._serve(owner, request, asked)
         if owner.added:
             self._flush(owner)
 
-    def _serve(self, owner: LowPriorityOwner, request: Request) -> None:
+    def _serve(self, owner: LowPriorityOwner, request: Request, asked: Asked) -> None:
         """Serve a request; a run that is on its way to the disk then is settled later."""
         pending = False
         try:
-            if request.kind is Kind.ADD:
-                pending = owner.serve_add(request)
-            else:
-                owner.serve_read(request)
+            pending = owner.serve(request, asked)
         finally:
             if not pending:
                 self.machine.settled(_size_of(request))

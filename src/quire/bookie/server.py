@@ -61,9 +61,9 @@ from quire.net.security.settings import BookieKeys
 from quire.storage.directory.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import bookie_service_info as service
-from quire.wire import native_hello, native_info
+from quire.wire import native_hello
 from quire.wire.addresses import address_of
-from quire.wire.entry import Buffer
+from quire.wire.native_info import InfoQuestion
 
 log = logging.getLogger(__name__)
 
@@ -484,9 +484,8 @@ class BookieServer:
             "disk": disk_facts(self.config.directory),
         }
 
-    def answer_info(self, body: Buffer, callback: Callable[[dict[str, Any]], None]) -> None:
+    def answer_info(self, question: InfoQuestion, callback: Callable[[dict[str, Any]], None]) -> None:
         """Hand over what this bookie says of itself, of the ledgers that it keeps without a record, or of its space."""
-        question = native_info.decode_info_question(body)
         if question.space is not None:
             self.space.ask(question.space, callback)
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
@@ -18,7 +18,8 @@ from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
 from quire.core.ledger.stripes import HeldInterval
 from quire.core.ledger.terms import ANY_ORIGIN, NO_TERM
 from quire.wire.entry import Buffer
-from quire.wire.native import FRAME_BYTES_MAX, BodyParts, answer_of, encode_text
+from quire.wire.native import FRAME_BYTES_MAX, BodyParts, Flag, Kind, Request, answer_of, encode_text
+from quire.wire.native_info import InfoQuestion, decode_info_question
 from quire.wire.native_layouts import (
     CLEAR_LIMBO_FIELDS,
     HELD_FIELDS,
@@ -34,12 +35,14 @@ from quire.wire.native_layouts import (
     READ_FIELDS,
     TRUNCATE_FIELDS,
 )
-from quire.wire.run import RunLocation, RunView
+from quire.wire.run import SCHEME_PLAIN, SCHEME_TERMS, RunLocation, RunView
 
 ANY_TERM: Final = 2**64 - 1
 """The origin term of a READ that names none."""
 BY_ID: Final = 2**64 - 2
 """In place of an origin term: of each id the entry that was put last, whatever its origin term, which its run names."""
+ORIGINS: Final = {ANY_TERM: 0, BY_ID: ANY_ORIGIN}
+"""What they mean; any other number is the origin term itself."""
 WHOLE_LIST: Final = -1
 """The next id of a page after which there is nothing."""
 PAGE_INTERVALS: Final = 16 * 1024
@@ -56,128 +59,111 @@ _LOCATED_FRAMES_MAX: Final = 2
 """Runs that are located come to no more than so many frames: what is asked for, and the rest of the last one."""
 
 
-_READ = READ_FIELDS.struct
-_LONG_POLL = LONG_POLL_FIELDS.struct
 _READ_ANSWER_HEAD = READ_ANSWER_FIELDS.struct
 _LOCATION = LOCATION_FIELDS.struct
 _PAGE = PAGE_FIELDS.struct
 _HELD = HELD_FIELDS.struct
 _INTERVAL = INTERVAL_FIELDS.struct
-_LIST = LIST_FIELDS.struct
-_CLEAR_LIMBO = CLEAR_LIMBO_FIELDS.struct
-_TRUNCATE = TRUNCATE_FIELDS.struct
 _LACS_ITEM = LACS_ITEM_FIELDS.struct
 _LACS_ITEM_EMPTY = struct.Struct(_LACS_ITEM.format.removesuffix("H") + "2x0s")
 """An item whose explicit LAC body is empty."""
 _LACS_REFUSED = LACS_REFUSED_FIELDS.struct
 _LAC = LAC_FIELDS.struct
 _U32 = struct.Struct(">I")
+BARE: Final = frozenset({Kind.READ_LAC, Kind.WRITE_LAC, Kind.INFO})
+"""Of a ledger, nothing is decoded of their bodies: what they ask for is their kind."""
 
 Interval = tuple[int, int]
-
-
-def _whole(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
-    """All fields of a body that has nothing else."""
-    if len(body) != layout.size:
-        msg = f"the body of a {what} has {len(body)} bytes, not {layout.size}"
-        raise MalformedFrameError(msg)
-    return layout.unpack(body)
 
 
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
-def encode_read(first: int, last: int, bytes_max: int, origin_term: int = ANY_TERM) -> bytes:
-    """The body of a READ. `origin_term`: only entries of this term are meant."""
-    return _READ.pack(first, last, bytes_max, origin_term)
+class ReadBody(NamedTuple):
+    """Of a READ. `origin_term`: only entries of this term are meant."""
+
+    first: int
+    last: int
+    bytes_max: int
+    origin_term: int = ANY_TERM
 
 
-def decode_read(body: Buffer) -> tuple[int, int, int, int]:
-    """(first, last, bytes at most, origin term) of a READ.
+class LongPollBody(NamedTuple):
+    """Of a LONG_POLL. `origin_term`: only entries of this term are meant; 0: those of a ledger."""
+
+    previous_lac: int
+    first: int
+    last: int
+    bytes_max: int
+    wait_ms: int
+    origin_term: int = 0
+
+
+class ListBody(NamedTuple):
+    """Of a LIST_ENTRIES: which page it asks for."""
+
+    first: int
+    intervals_max: int
+
+
+class ClearLimboBody(NamedTuple):
+    """Of a CLEAR_LIMBO: the LSN of the limbo that it ends."""
+
+    lsn: int
+
+
+class TruncateBody(NamedTuple):
+    """Of a TRUNCATE: the ids that go, and the origin term that stays; `NO_TERM`: the sender's and later ones."""
+
+    first: int
+    last: int = ID_MAX
+    kept: int = NO_TERM
+
+
+FixedBody: TypeAlias = ReadBody | LongPollBody | ListBody | ClearLimboBody | TruncateBody
+FIXED_BODIES: Final[dict[Kind, tuple[struct.Struct, type[FixedBody]]]] = {
+    Kind.READ: (READ_FIELDS.struct, ReadBody),
+    Kind.LONG_POLL: (LONG_POLL_FIELDS.struct, LongPollBody),
+    Kind.LIST_ENTRIES: (LIST_FIELDS.struct, ListBody),
+    Kind.CLEAR_LIMBO: (CLEAR_LIMBO_FIELDS.struct, ClearLimboBody),
+    Kind.TRUNCATE: (TRUNCATE_FIELDS.struct, TruncateBody),
+}
+"""The kinds of requests whose bodies have nothing but fields."""
+_LAYOUTS: Final = {body: layout for layout, body in FIXED_BODIES.values()}
+
+
+def encode_body(body: FixedBody) -> bytes:
+    """The bytes of a body that has nothing but fields."""
+    return _LAYOUTS[type(body)].pack(*body)
+
+
+def decode_body(kind: Kind, body: Buffer) -> FixedBody:
+    """The body of a request of one of `FIXED_BODIES`; a LIST_ENTRIES gets no longer page than there are.
 
     Raises:
-        MalformedFrameError: another size, or ids that are no range.
+        MalformedFrameError: another size, ids that are no range, or numbers that cannot be.
     """
-    first, last, bytes_max, term = _whole(_READ, body, "READ")
-    if not 0 <= first <= last:
-        msg = f"a READ of entries {first}..{last}"
+    layout, made = FIXED_BODIES[kind]
+    if len(body) != layout.size:
+        msg = f"the body of a {kind.name} has {len(body)} bytes, not {layout.size}"
         raise MalformedFrameError(msg)
-    return first, last, bytes_max, term
-
-
-def encode_long_poll(
-    previous_lac: int,
-    first: int,
-    last: int,
-    bytes_max: int,
-    wait_ms: int,
-    origin_term: int = 0,
-) -> bytes:
-    """The body of a LONG_POLL. `origin_term`: only entries of this term are meant."""
-    return _LONG_POLL.pack(previous_lac, first, last, bytes_max, wait_ms, origin_term)
-
-
-def decode_long_poll(body: Buffer) -> tuple[int, int, int, int, int, int]:
-    """(previous LAC, first, last, bytes at most, wait in ms, origin term) of a LONG_POLL.
-
-    Raises:
-        MalformedFrameError: another size, or ids that are no range.
-    """
-    previous, first, last, bytes_max, wait_ms, term = _whole(_LONG_POLL, body, "LONG_POLL")
-    if previous < NO_ENTRY or not 0 <= first <= last:
-        msg = f"a LONG_POLL above {previous} for entries {first}..{last}"
-        raise MalformedFrameError(msg)
-    return previous, first, last, bytes_max, wait_ms, term
-
-
-def encode_list(first: int, intervals_max: int) -> bytes:
-    """The body of a LIST_ENTRIES."""
-    return _LIST.pack(first, intervals_max)
-
-
-def decode_list(body: Buffer) -> tuple[int, int]:
-    """(first id, intervals at most) of the page that a LIST_ENTRIES asks for.
-
-    Raises:
-        MalformedFrameError: another size, or numbers that cannot be.
-    """
-    first, intervals_max = _whole(_LIST, body, "LIST_ENTRIES")
-    if first < 0 or not intervals_max:
-        msg = f"a LIST_ENTRIES from the first id {first} with {intervals_max} intervals at most"
-        raise MalformedFrameError(msg)
-    return first, min(intervals_max, PAGE_INTERVALS)
-
-
-def encode_clear_limbo(lsn: int) -> bytes:
-    """The body of a CLEAR_LIMBO: the LSN of the limbo that it ends."""
-    return _CLEAR_LIMBO.pack(lsn)
-
-
-def decode_clear_limbo(body: Buffer) -> int:
-    """The LSN of the limbo that a CLEAR_LIMBO ends.
-
-    Raises:
-        MalformedFrameError: another size.
-    """
-    return int(_whole(_CLEAR_LIMBO, body, "CLEAR_LIMBO")[0])
-
-
-def encode_truncate(first: int, last: int = ID_MAX, kept: int = NO_TERM) -> bytes:
-    """The body of a TRUNCATE: the ids that go, and the origin term that stays; `NO_TERM`: the sender's and later ones."""
-    return _TRUNCATE.pack(first, last, kept)
-
-
-def decode_truncate(body: Buffer) -> tuple[int, int, int]:
-    """(first id that goes, last, origin term that stays) of a TRUNCATE.
-
-    Raises:
-        MalformedFrameError: another size, ids that are no range, or no term.
-    """
-    first, last, kept = _whole(_TRUNCATE, body, "TRUNCATE")
-    if not 0 <= first <= last or kept > ID_MAX:
-        msg = f"a TRUNCATE of entries {first}..{last}, without those of origin term {kept}"
-        raise MalformedFrameError(msg)
-    return first, last, kept
+    asked = made(*layout.unpack(body))
+    match asked:
+        case ReadBody(first, last):
+            if 0 <= first <= last:
+                return asked
+            msg = f"a READ of entries {first}..{last}"
+        case LongPollBody(previous, first, last) if previous < NO_ENTRY or not 0 <= first <= last:
+            msg = f"a LONG_POLL above {previous} for entries {first}..{last}"
+        case ListBody(first, intervals_max) if first < 0 or not intervals_max:
+            msg = f"a LIST_ENTRIES from the first id {first} with {intervals_max} intervals at most"
+        case ListBody(first, intervals_max):
+            return ListBody(first, min(intervals_max, PAGE_INTERVALS))
+        case TruncateBody(first, last, kept) if not 0 <= first <= last or kept > ID_MAX:
+            msg = f"a TRUNCATE of entries {first}..{last}, without those of origin term {kept}"
+        case _:
+            return asked
+    raise MalformedFrameError(msg)
 
 
 LacFields: TypeAlias = tuple[int, int, int, int, int, bytes, bytes]
@@ -200,6 +186,12 @@ class LacItem(NamedTuple):
     digest_type: int
     key: bytes
     body: bytes = b""
+
+
+class LacsBody(NamedTuple):
+    """Of a WRITE_LACS: its items, as plain tuples."""
+
+    items: Sequence[LacFields]
 
 
 def encode_lac_item(
@@ -248,6 +240,79 @@ def _lac_item(parts: BodyParts) -> LacFields:
     ledger_id, token, lac, term, digest_type, key, size = parts.fixed(_LACS_ITEM, "items")
     body = bytes(parts.take(size, "explicit LAC body"))
     return ledger_id, token, lac, term, digest_type, key, body
+
+
+def run_of(request: Request) -> RunView:
+    """The run that an intact ADD with possible ids brings, whatever its kind.
+
+    Raises:
+        MalformedFrameError: there is none, or the request says something else of it.
+    """
+    if request.ledger_id < 0 or not request.key:
+        msg = f"an add request for ledger {request.ledger_id} has no ledger or no key"
+        raise MalformedFrameError(msg)
+    run = RunView.parse_sent(request.body)
+    if not fits_term(run.scheme, run.origin_term, request.term, request.flags):
+        msg = f"an add request of term {request.term} contains a run of term {run.origin_term}, scheme {run.scheme}"
+        raise MalformedFrameError(msg)
+    if run.ledger_id != request.ledger_id:
+        msg = f"an add request for ledger {request.ledger_id} contains a run of ledger {run.ledger_id}"
+        raise MalformedFrameError(msg)
+    if request.lac >= run.last and not request.flags & Flag.RECOVERY:
+        msg = (
+            f"an add request for entry {run.last} of ledger {run.ledger_id} claims the last add "
+            f"confirmed {request.lac}"
+        )
+        raise MalformedFrameError(msg)
+    return run
+
+
+def fits_term(scheme: int, origin_term: int, term: int, flags: int) -> bool:
+    """Whether a run may come with an ADD of this term.
+
+    Without one it has none either. A writer's own entries are of its term; a recovery's of any term up to its own.
+    """
+    if not term:
+        return not origin_term and scheme == SCHEME_PLAIN
+    own = 0 < origin_term <= term if flags & Flag.RECOVERY else origin_term == term
+    return own and scheme == SCHEME_TERMS and term <= ID_MAX
+
+
+Asked: TypeAlias = RunView | FixedBody | LacsBody | InfoQuestion | Kind
+"""What a request asks for besides what its header says; one of `BARE`: no more than that."""
+
+
+def asked_of(request: Request, *, terms: bool) -> Asked:
+    """What an intact request with possible ids asks for, which is none of `BARE`; `bundles.open_bundle` opens bundles.
+
+    Args:
+        request: the request.
+        terms: the client announced that its requests may have some.
+
+    Raises:
+        MalformedFrameError: its body is not one of its kind, it names a term that it cannot have, or is about a ledger
+            that its kind is not about.
+    """
+    kind, ledger_id = request.kind, request.ledger_id
+    if kind is Kind.ADD:
+        return run_of(request)
+    if ledger_id >= 0 and kind in FIXED_BODIES:
+        asked = decode_body(kind, request.body)
+        origin = asked.origin_term if isinstance(asked, (ReadBody, LongPollBody)) else 0
+        none = not origin or (origin == ANY_TERM and kind is Kind.READ)
+        if not none and not (terms and (origin <= ID_MAX or origin == BY_ID)):
+            msg = f"a request for entries of ledger {ledger_id} names origin term {origin}, which it cannot have"
+            raise MalformedFrameError(msg)
+        return asked
+    if ledger_id < 0 and kind is Kind.INFO:
+        return decode_info_question(request.body)
+    if ledger_id < 0 and kind is Kind.WRITE_LACS:
+        lacs = LacsBody(decode_lacs(request.body))
+        if not terms and any(term for _, _, _, term, *_ in lacs.items):
+            raise MalformedFrameError("a WRITE_LACS names terms, which its client has not announced")
+        return lacs
+    msg = f"a request of kind {kind.name} for ledger {ledger_id}"
+    raise MalformedFrameError(msg)
 
 
 # --- responses --------------------------------------------------------------------------------------------------
@@ -327,7 +392,7 @@ def decode_entries(body: memoryview, *, located: bool = False, origin_term: int 
     damaged = _intervals(parts, damaged_count, "damaged") if damaged_count else []
     locations = _locations(parts) if located else []
     runs = []
-    term = {ANY_TERM: 0, BY_ID: ANY_ORIGIN}.get(origin_term, origin_term)
+    term = ORIGINS.get(origin_term, origin_term)
     while parts.left():
         runs.append(RunView.parse_of_term(parts.take(parts.fixed(_U32, "size of a run")[0], "run"), term))
     return RangeAnswer(runs, through, unknown + damaged, locations, damaged, lac_term)

@@ -21,8 +21,8 @@ from quire.core.ledger.metadata import DigestType
 from quire.wire import native, native_bodies, native_info
 from quire.wire.bundles import encode_bundle
 from quire.wire.entry import HEADER_BYTES, IDENTITY, TERM_HEADER_BYTES, TERM_IDENTITY, Buffer
-from quire.wire.native import NO_KEY, REQUEST, REQUEST_BYTES, AnswerFrame, Flag, Kind, Request
-from quire.wire.native_bodies import ANY_TERM, BY_ID, PAGE_INTERVALS
+from quire.wire.native import NO_KEY, REQUEST, REQUEST_BYTES, AnswerFrame, Flag, Kind
+from quire.wire.native_bodies import ANY_TERM, BY_ID, PAGE_INTERVALS, LongPollBody, ReadBody, fits_term
 from quire.wire.native_hello import LACS, LOW_PRIORITY, TERMS, TRUNCATE
 from quire.wire.plain_adds import PlainAdd
 from quire.wire.requests import (
@@ -52,7 +52,6 @@ from quire.wire.run import (
     RUN_HEADER,
     RUN_HEADER_BYTES,
     RUN_VERSION,
-    SCHEME_PLAIN,
     SCHEME_TERMS,
     RunView,
 )
@@ -179,10 +178,10 @@ def _frame_parts(request: Any, features: int) -> _FrameParts | None:
         case ReadRange(_, first, last, bytes_max, origin, fence, recovery, locations, low_priority, term):
             flags = Flag.FENCE * fence | Flag.RECOVERY * recovery | Flag.LOCATIONS * locations
             flags |= Flag.LOW_PRIORITY * (low_priority and bool(features & LOW_PRIORITY))
-            body = native_bodies.encode_read(first, last, bytes_max, origin)
+            body = native_bodies.encode_body(ReadBody(first, last, bytes_max, origin))
             return _FrameParts(Kind.READ, body, flags, term=term)
         case LongPoll():
-            return _FrameParts(Kind.LONG_POLL, native_bodies.encode_long_poll(*request[1:]))
+            return _FrameParts(Kind.LONG_POLL, native_bodies.encode_body(LongPollBody(*request[1:])))
         case ReadLac(_, fence, term):
             return _FrameParts(Kind.READ_LAC, flags=(Flag.FENCE | Flag.RECOVERY) * fence, term=term)
         case WriteLac(_, lac, body, term):
@@ -190,14 +189,14 @@ def _frame_parts(request: Any, features: int) -> _FrameParts | None:
         case WriteLacs(items):
             return _FrameParts(Kind.WRITE_LACS, native_bodies.join_lacs(items)) if features & LACS else None
         case ListEntries(_, first):
-            body = native_bodies.encode_list(first, PAGE_INTERVALS)
+            body = native_bodies.encode_body(native_bodies.ListBody(first, PAGE_INTERVALS))
             return _FrameParts(Kind.LIST_ENTRIES, body)
         case AskInfo(_, question):
             return _FrameParts(Kind.INFO, native_info.encode_info_question(question))
         case ClearLimbo(_, lsn):
-            return _FrameParts(Kind.CLEAR_LIMBO, native_bodies.encode_clear_limbo(lsn))
+            return _FrameParts(Kind.CLEAR_LIMBO, native_bodies.encode_body(native_bodies.ClearLimboBody(lsn)))
         case Truncate(_, first, last, kept, term):
-            body = native_bodies.encode_truncate(first, last, kept)
+            body = native_bodies.encode_body(native_bodies.TruncateBody(first, last, kept))
             return _FrameParts(Kind.TRUNCATE, body, term=term) if features & TRUNCATE else None
         case Authenticate(token):
             return _FrameParts(Kind.AUTH, token)
@@ -264,7 +263,7 @@ def _opened(request: Any, frame: AnswerFrame) -> Any:
 def plain_add(frame: bytes, *, terms: bool = False) -> PlainAdd | None:
     """The ADD in a whole frame, length field included; `terms`: the client announced that its requests may have some.
 
-    None: it is another request, or something is wrong with it; `native.receive_request` and `run_of` say what.
+    None: it is another request, or something is wrong with it; `native.receive_request` and `native_bodies.run_of` say what.
     """
     if len(frame) < REQUEST_BYTES:
         return None
@@ -343,31 +342,6 @@ def plain_run(body: bytes, ledger_id: int) -> tuple[int, int, int, int, int, int
     return scheme, digest_type, first, last, count, origin_term
 
 
-def run_of(request: Request) -> RunView:
-    """The run that an intact ADD with possible ids brings, whatever its kind.
-
-    Raises:
-        MalformedFrameError: there is none, or the request says something else of it.
-    """
-    if request.ledger_id < 0 or not request.key:
-        msg = f"an add request for ledger {request.ledger_id} has no ledger or no key"
-        raise MalformedFrameError(msg)
-    run = RunView.parse_sent(request.body)
-    if not fits_term(run.scheme, run.origin_term, request.term, request.flags):
-        msg = f"an add request of term {request.term} contains a run of term {run.origin_term}, scheme {run.scheme}"
-        raise MalformedFrameError(msg)
-    if run.ledger_id != request.ledger_id:
-        msg = f"an add request for ledger {request.ledger_id} contains a run of ledger {run.ledger_id}"
-        raise MalformedFrameError(msg)
-    if request.lac >= run.last and not request.flags & _RECOVERY:
-        msg = (
-            f"an add request for entry {run.last} of ledger {run.ledger_id} claims the last add "
-            f"confirmed {request.lac}"
-        )
-        raise MalformedFrameError(msg)
-    return run
-
-
 def _fits_short(
     body: bytes, count: int, ledger_id: int, first: int, last: int, table_crc: int, run_crc: int
 ) -> bool:
@@ -384,17 +358,6 @@ def _fits_short(
         and IDENTITY.unpack_from(body, table_end) == (ledger_id, first)
         and IDENTITY.unpack_from(body, len(body) - sizes[-1]) == (ledger_id, last)
     )
-
-
-def fits_term(scheme: int, origin_term: int, term: int, flags: int) -> bool:
-    """Whether a run may come with an ADD of this term.
-
-    Without one it has none either. A writer's own entries are of its term; a recovery's of any term up to its own.
-    """
-    if not term:
-        return not origin_term and scheme == SCHEME_PLAIN
-    own = 0 < origin_term <= term if flags & _RECOVERY else origin_term == term
-    return own and scheme == SCHEME_TERMS and term <= ID_MAX
 
 
 def _origin_in(body: bytes) -> int:

@@ -12,7 +12,7 @@ from quire.core.ledger.terms import NO_TERM
 from quire.wire import native, native_bodies
 from quire.wire.bundles import decode_parts, open_bundle
 from quire.wire.native import Flag, Kind
-from quire.wire.native_bodies import LacItem
+from quire.wire.native_bodies import LacItem, ReadBody
 from quire.wire.run import RunView
 from quire_testing.explorer.messages import Reply, Request, reply_text, request_text
 
@@ -69,7 +69,7 @@ def request_of(frame: bytes) -> Sent:
     elif asked.kind is Kind.READ_LAC:
         request = ("fence", 0) if asked.flags & Flag.FENCE else ("known",)
     elif asked.kind is Kind.READ:
-        first, last, *_ = native_bodies.decode_read(asked.body)
+        first, last, *_ = ReadBody._make(native_bodies.decode_body(Kind.READ, asked.body))
         request = ("read" if asked.flags & Flag.RECOVERY else "look", 0, first, last)
         request = (*request, bool(asked.flags & Flag.FENCE))
     elif asked.kind is Kind.WRITE_LAC:
@@ -103,7 +103,8 @@ def _names_origin(asked: native.Request) -> bool:
     """Whether it reads entries of a stream."""
     if asked.kind is not Kind.READ:
         return False
-    return native_bodies.decode_read(asked.body)[3] != native_bodies.ANY_TERM
+    read = ReadBody._make(native_bodies.decode_body(Kind.READ, asked.body))
+    return read.origin_term != native_bodies.ANY_TERM
 
 
 def _request_of_stream(asked: native.Request) -> Request:
@@ -120,12 +121,12 @@ def _request_of_stream(asked: native.Request) -> Request:
             return ("put", 0, 0, run.first, run.last, *rest, origins, asked.term)
         return ("add", 0, 0, run.first, run.last, asked.lac, asked.term)
     if asked.kind is Kind.TRUNCATE:
-        first, *_ = native_bodies.decode_truncate(asked.body)
+        first, *_ = native_bodies.decode_body(Kind.TRUNCATE, asked.body)
         return ("truncate", 0, 0, first, False, asked.lac, asked.term)
     if asked.kind is Kind.READ_LAC:
         return ("fence", 0, asked.term)
     if asked.kind is Kind.READ:
-        first, last, _, origin = native_bodies.decode_read(asked.body)
+        first, last, _, origin = ReadBody._make(native_bodies.decode_body(Kind.READ, asked.body))
         origin = NO_TERM if origin == native_bodies.BY_ID else origin
         recovers = bool(asked.flags & Flag.RECOVERY)
         return ("read" if recovers else "look", 0, first, last, fences, origin, asked.term)

@@ -23,7 +23,7 @@ FIRST = 10
 
 
 def fencing_read(number: int, first: int, last: int) -> bytes:
-    body = native_bodies.encode_read(first, last, 1 << 20, native_bodies.ANY_TERM)
+    body = native_bodies.encode_body(native_bodies.ReadBody(first, last, 1 << 20, native_bodies.ANY_TERM))
     head = native.encode_request(
         Kind.READ,
         number,

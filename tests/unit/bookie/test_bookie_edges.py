@@ -60,8 +60,8 @@ def read_body(first: int, last: int, bytes_max: int = 100) -> bytes:
         (Kind.READ, read_body(0, 1), {"ledger_id": LEDGER, "digest_type": 200}),
         (Kind.READ, read_body(MINUS, 1), {"ledger_id": LEDGER, "key": ACCESS.key, "flags": int(Flag.FENCE)}),
         (Kind.READ_LAC, b"", {"ledger_id": -1}),
-        (Kind.LONG_POLL, native_bodies.encode_long_poll(-1, 0, 9, 100, 10), {"ledger_id": -1}),
-        (Kind.LONG_POLL, native_bodies.encode_long_poll(MINUS, 0, 9, 100, 10), {"ledger_id": LEDGER}),
+        (Kind.LONG_POLL, native_bodies.encode_body(native_bodies.LongPollBody(-1, 0, 9, 100, 10)), {"ledger_id": -1}),
+        (Kind.LONG_POLL, native_bodies.encode_body(native_bodies.LongPollBody(MINUS, 0, 9, 100, 10)), {"ledger_id": LEDGER}),
         (Kind.LIST_ENTRIES, b"", {"ledger_id": -1}),
         (Kind.INFO, b"", {"ledger_id": MINUS}),
         (Kind.CLEAR_LIMBO, b"", {"ledger_id": -1, "key": ACCESS.key}),
@@ -197,7 +197,12 @@ def test_the_last_ids_there_are(bookie: StillBookie, entry_id: int) -> None:
         assert (answer.code, bytes(answer.entry)) == (0, entry(ledger_id, entry_id))
     batch = v2.decode_answer(bookie.serve_pieces([v2.encode_batch_read(ledger_id, entry_id, 1, 0, 1 << 20)]))
     assert len(batch.entries) == 1  # type: ignore[union-attr]
-    held = ask(bookie, Kind.LIST_ENTRIES, native_bodies.encode_list(0, 9), ledger_id=ledger_id)
+    held = ask(
+        bookie,
+        Kind.LIST_ENTRIES,
+        native_bodies.encode_body(native_bodies.ListBody(0, 9)),
+        ledger_id=ledger_id,
+    )
     assert native_bodies.decode_held(held.body, 0) == (
         [HeldInterval(entry_id, entry_id, 1, 1)],
         -1,
@@ -274,7 +279,7 @@ def test_a_disk_that_says_nothing_of_itself_is_an_error_to_who_asks(
 
 
 def test_polls_do_not_outlive_their_connection(bookie: StillBookie) -> None:
-    body = native_bodies.encode_long_poll(ENTRIES, ENTRIES, 99, 1000, 50_000)
+    body = native_bodies.encode_body(native_bodies.LongPollBody(ENTRIES, ENTRIES, 99, 1000, 50_000))
     head = native.encode_request(Kind.LONG_POLL, 1, len(body), checksum(body), ledger_id=LEDGER)
     said = bookie.serve_pieces([bookie.hello, (head + body) * (POLLS_MAX + 6)])[bookie.greeting :]
     # Those beyond the limit were refused; the others are gone with their client.

@@ -384,7 +384,7 @@ async def test_a_client_that_does_not_read_takes_no_memory_and_no_one_elses_turn
     reader, writer = await asyncio.open_connection(*at.server.address)
     writer.write(hello_for(at))
     await reader.readexactly(8)
-    body = native_bodies.encode_read(0, 199, 1 << 20)
+    body = native_bodies.encode_body(native_bodies.ReadBody(0, 199, 1 << 20))
     head = native.encode_request(native.Kind.READ, 1, len(body), checksum(body), ledger_id=1)
     for _ in range(3000):
         writer.write(head + body)
@@ -413,7 +413,7 @@ async def test_a_bookie_stops_although_a_client_does_not_read(
     writer.write(hello_for(at))
     await reader.readexactly(8)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
-    body = native_bodies.encode_read(0, 0, 1 << 20)
+    body = native_bodies.encode_body(native_bodies.ReadBody(0, 0, 1 << 20))
     head = native.encode_request(native.Kind.READ, 1, len(body), checksum(body), ledger_id=1)
     writer.write((head + body) * 100)
     connections = at.server._connections

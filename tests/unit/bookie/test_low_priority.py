@@ -26,7 +26,7 @@ MS = 1_000_000
 
 
 def read(number: int, flags: int = Flag.LOW_PRIORITY, first: int = 0, last: int = 9) -> bytes:
-    body = native_bodies.encode_read(first, last, 1 << 20, native_bodies.ANY_TERM)
+    body = native_bodies.encode_body(native_bodies.ReadBody(first, last, 1 << 20, native_bodies.ANY_TERM))
     ids: dict[str, Any] = {"ledger_id": ACCESS.ledger_id, "key": ACCESS.key, "flags": flags}
     return native.encode_request(Kind.READ, number, len(body), checksum(body), **ids) + body
 
@@ -140,7 +140,7 @@ def test_a_fence_of_low_priority_waits_for_nothing_either(writer: Peer, repairer
 
 def test_a_request_that_makes_no_sense_is_refused_after_its_wait(writer: Peer, repairer: Peer) -> None:
     writer.send([add(FIRST, ledger=GOOD, size=LARGE)], wait=False)
-    body = native_bodies.encode_read(0, 0, 1, native_bodies.ANY_TERM)[:-1]
+    body = native_bodies.encode_body(native_bodies.ReadBody(0, 0, 1, native_bodies.ANY_TERM))[:-1]
     cut = native.encode_request(
         Kind.READ,
         7,

@@ -84,13 +84,13 @@ def test_answers_carry_the_term_and_the_lac_its_own(bookie: StillBookie) -> None
     assert ask(bookie, Kind.READ_LAC, ledger_id=LEDGER).term == 0
     facts = ledgers._machine(LEDGER).facts
     facts.term, facts.lac_term, facts.lafr = 9, 8, 3
-    body = native_bodies.encode_read(0, 1, 100, 9)
+    body = native_bodies.encode_body(native_bodies.ReadBody(0, 1, 100, 9))
     found = ask(bookie, Kind.READ, body, ledger_id=LEDGER, features=native_hello.TERMS)
     assert found.term == 9
     assert native_bodies.decode_entries(found.body).lac_term == 8
     told = ask(bookie, Kind.READ_LAC, ledger_id=LEDGER)
     assert (told.term, native_bodies.decode_lac_body(told.body)[2:]) == (9, (8, 3))
-    poll = native_bodies.encode_long_poll(-1, 0, 3, 100, 10, 9)
+    poll = native_bodies.encode_body(native_bodies.LongPollBody(-1, 0, 3, 100, 10, 9))
     polled = ask(bookie, Kind.LONG_POLL, poll, ledger_id=LEDGER, features=native_hello.TERMS)
     assert (polled.term, native_bodies.decode_entries(polled.body).lac_term) == (9, 8)
     run = a_run(20, 21)
@@ -112,14 +112,23 @@ def test_pages_of_entries(bookie: StillBookie) -> None:
     whole = [HeldInterval(low, high, 1, 1) for low, high in ((0, 9), (20, 23), (30, 33), (40, 43))]
     at, pages = 0, []
     while at != WHOLE_LIST:
-        frame = ask(bookie, Kind.LIST_ENTRIES, native_bodies.encode_list(at, 2), ledger_id=LEDGER)
+        frame = ask(
+            bookie,
+            Kind.LIST_ENTRIES,
+            native_bodies.encode_body(native_bodies.ListBody(at, 2)),
+            ledger_id=LEDGER,
+        )
         page, at = native_bodies.decode_held(frame.body, at)
         pages.append(page)
     assert pages == [whole[:2], whole[2:]]
-    frame = ask(bookie, Kind.LIST_ENTRIES, native_bodies.encode_list(5, 9), ledger_id=LEDGER)
+    frame = ask(
+        bookie, Kind.LIST_ENTRIES, native_bodies.encode_body(native_bodies.ListBody(5, 9)), ledger_id=LEDGER
+    )
     clipped = [HeldInterval(5, 9, 1, 1), *whole[1:]]
     assert native_bodies.decode_held(frame.body, 5) == (clipped, WHOLE_LIST)
-    frame = ask(bookie, Kind.LIST_ENTRIES, native_bodies.encode_list(44, 9), ledger_id=LEDGER)
+    frame = ask(
+        bookie, Kind.LIST_ENTRIES, native_bodies.encode_body(native_bodies.ListBody(44, 9)), ledger_id=LEDGER
+    )
     assert native_bodies.decode_held(frame.body, 44) == ([], WHOLE_LIST)
 
 
@@ -241,17 +250,17 @@ def test_terms_of_a_client_that_does_not_announce_them_are_refused(
 
 @pytest.mark.parametrize(("term", "answer"), [(0, Answer.OK), (ANY_TERM, Answer.OK), (1, Answer.BAD_REQUEST)])
 def test_a_read_of_such_a_client_names_no_term_but_0(bookie: StillBookie, term: int, answer: Answer) -> None:
-    body = native_bodies.encode_read(0, 1, 100, term)
+    body = native_bodies.encode_body(native_bodies.ReadBody(0, 1, 100, term))
     assert ask(bookie, Kind.READ, body, ledger_id=LEDGER).answer is answer
 
 
 def test_a_long_poll_of_such_a_client_names_no_term(bookie: StillBookie) -> None:
-    body = native_bodies.encode_long_poll(-1, 0, 3, 100, 10, 1)
+    body = native_bodies.encode_body(native_bodies.LongPollBody(-1, 0, 3, 100, 10, 1))
     assert ask(bookie, Kind.LONG_POLL, body, ledger_id=LEDGER).answer is Answer.BAD_REQUEST
 
 
 def test_a_truncate_is_refused(bookie: StillBookie) -> None:
-    body = native_bodies.encode_truncate(5)
+    body = native_bodies.encode_body(native_bodies.TruncateBody(5))
     said = ask(bookie, Kind.TRUNCATE, body, ledger_id=LEDGER, key=ACCESS.key)
     assert said.answer is Answer.BAD_REQUEST
     assert bookie.intact()

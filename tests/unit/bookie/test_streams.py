@@ -70,7 +70,7 @@ class StreamBookie(StillBookie):
     def read(
         self, first: int, last: int, origin_term: int, **fields: Any
     ) -> tuple[Answer, dict[int, bytes], int]:
-        body = native_bodies.encode_read(first, last, 1 << 20, origin_term)
+        body = native_bodies.encode_body(native_bodies.ReadBody(first, last, 1 << 20, origin_term))
         said = self.ask(Kind.READ, body, **fields)
         if said.answer is not Answer.OK:
             return said.answer, {}, -1
@@ -156,7 +156,7 @@ def test_an_entry_of_another_term_is_no_such_entry(bookie: StreamBookie) -> None
     assert bookie.read(2, 3, 3)[1] == {2: b"2 of 3", 3: b"3 of 3"}
     assert bookie.read(2, 3, 5) == (Answer.OK, {}, 3)
     page, _ = native_bodies.decode_held(
-        bookie.ask(Kind.LIST_ENTRIES, native_bodies.encode_list(0, 9)).body, 0
+        bookie.ask(Kind.LIST_ENTRIES, native_bodies.encode_body(native_bodies.ListBody(0, 9))).body, 0
     )
     assert [(one.first, one.last, one.origin_term) for one in page] == [(0, 4, 3), (2, 3, 4)]
 
@@ -171,12 +171,12 @@ def test_a_stored_add_carries_its_term(bookie: StreamBookie) -> None:
 def test_a_poll_gets_entries_of_its_term(bookie: StreamBookie) -> None:
     assert bookie.add(3, 0, count=2) is Answer.OK
     assert bookie.add(3, 2) is Answer.OK
-    body = native_bodies.encode_long_poll(-1, 0, 5, 1 << 20, 10, 3)
+    body = native_bodies.encode_body(native_bodies.LongPollBody(-1, 0, 5, 1 << 20, 10, 3))
     said = bookie.ask(Kind.LONG_POLL, body)
     found = native_bodies.decode_entries(said.body, origin_term=3)
     assert (said.lac, found.lac_term) == (1, 3)
     assert set(payloads(found.runs, 3)) >= {0, 1}
-    without = native_bodies.encode_long_poll(-1, 0, 5, 1 << 20, 10)
+    without = native_bodies.encode_body(native_bodies.LongPollBody(-1, 0, 5, 1 << 20, 10))
     assert bookie.ask(Kind.LONG_POLL, without).answer is Answer.BAD_REQUEST
 
 
@@ -262,7 +262,7 @@ def test_in_limbo_it_takes_the_term_of_the_record(bookie: StreamBookie) -> None:
         "what is not here is unknown"
     )
     lsn = bookie.info()["doubt_lsn"]
-    clear = native_bodies.encode_clear_limbo(lsn)
+    clear = native_bodies.encode_body(native_bodies.ClearLimboBody(lsn))
     assert bookie.ask(Kind.CLEAR_LIMBO, clear).answer is Answer.OK
     assert bookie.read(0, 9, 3, term=5, flags=FENCE)[1:] == ({0: b"0 of 3"}, 9)
     assert not bookie.info()["fenced"]
@@ -276,7 +276,7 @@ def test_in_limbo_the_first_request_of_any_kind_reads_the_record(bookie: StreamB
     if kind is Kind.READ_LAC:
         assert bookie.ask(kind, term=3, flags=FENCE).answer is Answer.INVALID_TERM
     else:
-        clear = native_bodies.encode_clear_limbo(bookie.info()["doubt_lsn"])
+        clear = native_bodies.encode_body(native_bodies.ClearLimboBody(bookie.info()["doubt_lsn"]))
         assert bookie.ask(kind, clear).answer is Answer.OK
     assert bookie.info()["term"] == 5
 
@@ -335,9 +335,9 @@ def test_adds_whose_terms_do_not_fit(bookie: StreamBookie, body: bytes, fields: 
 def test_reads_without_a_possible_term(bookie: StreamBookie) -> None:
     assert bookie.add(3, 0) is Answer.OK
     for term in (0, ANY_TERM, 1 << 63):
-        body = native_bodies.encode_read(0, 9, 100, term)
+        body = native_bodies.encode_body(native_bodies.ReadBody(0, 9, 100, term))
         assert bookie.ask(Kind.READ, body).answer is Answer.BAD_REQUEST
-    body = native_bodies.encode_read(0, 9, 100, 3)
+    body = native_bodies.encode_body(native_bodies.ReadBody(0, 9, 100, 3))
     assert bookie.ask(Kind.READ, body, features=0).answer is Answer.BAD_REQUEST
     assert bookie.read(0, 9, 3, ledger_id=LEDGER) == (Answer.OK, {}, 9), "a ledger has no entry of a term"
 
@@ -399,7 +399,9 @@ def test_no_request_of_v3_changes_a_stream_or_gets_an_entry_of_it(
 
 
 def truncated(bookie: StreamBookie, first: int, term: int, **fields: Any) -> Answer:
-    return bookie.ask(Kind.TRUNCATE, native_bodies.encode_truncate(first), term=term, **fields).answer
+    return bookie.ask(
+        Kind.TRUNCATE, native_bodies.encode_body(native_bodies.TruncateBody(first)), term=term, **fields
+    ).answer
 
 
 def test_a_truncation_takes_what_earlier_terms_left_and_no_second_one_takes_more(

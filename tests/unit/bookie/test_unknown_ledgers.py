@@ -407,7 +407,7 @@ async def test_a_read_with_a_term_of_a_ledger_that_has_none_is_refused(at: World
     reader, writer = await connected(at)
 
     async def ask(term: int, flags: Flag = Flag.NONE) -> Answer:
-        body = native_bodies.encode_read(0, 0, 1000, term)
+        body = native_bodies.encode_body(native_bodies.ReadBody(0, 0, 1000, term))
         crc = checksum(body)
         writer.write(
             native.encode_request(Kind.READ, 1, len(body), crc, ledger_id=1, key=who.key, flags=flags) + body

@@ -85,7 +85,7 @@ def said(request: native.Request, *body: bytes, ledger_id: int | None = None) ->
 
 def test_a_read_tells_what_is_damaged_and_the_lacs_term() -> None:
     def answer(request: native.Request) -> bytes:
-        assert native_bodies.decode_read(request.body)[:3] == (3, 9, 1000)
+        assert native_bodies.decode_body(Kind.READ, request.body)[:3] == (3, 9, 1000)
         assert request.body_crc == crc32c(request.body)
         return said(request, native_bodies.encode_read_fields(8, [(3, 4)], [(3, 4)], 6))
 
@@ -109,7 +109,7 @@ def test_a_read_names_the_term_of_the_entries() -> None:
     talk = Talk()
     told = native_bodies.encode_read_fields(9, [])
     assert talk.run(work, lambda request: said(request, told)).answer is Answer.OK
-    assert native_bodies.decode_read(talk.asked[0].body)[3] == 4
+    assert native_bodies.decode_body(Kind.READ, talk.asked[0].body)[3] == 4
 
 
 @pytest.mark.parametrize("features", [0, native_hello.LOW_PRIORITY])
@@ -166,7 +166,7 @@ PAGES = {0: ([interval(0, 4), interval(7, 9)], 12), 12: ([interval(12, 12)], -1)
 
 def listed(pages: dict[int, tuple[list[HeldInterval], int]], *, ledger_id: int | None = None) -> Any:
     def answer(request: native.Request) -> bytes:
-        first, _ = native_bodies.decode_list(request.body)
+        first, _ = native_bodies.decode_body(Kind.LIST_ENTRIES, request.body)
         return said(request, native_bodies.encode_held(*pages[first]), ledger_id=ledger_id)
 
     return Talk().run(lambda client, bookie: client.list_entries(bookie, ACCESS), answer)

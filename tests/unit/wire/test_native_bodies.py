@@ -17,6 +17,7 @@ from quire.core.ledger.metadata import DigestType
 from quire.core.ledger.stripes import HeldInterval
 from quire.wire import native, native_bodies, native_info
 from quire.wire.entry import EntryDigest
+from quire.wire.native import Kind
 from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST, LacItem
 from quire.wire.run import SCHEME_TERMS, RunLocation, encode_run
 from support.many_lacs import encode_lacs
@@ -37,29 +38,33 @@ def joined(parts: list[Any]) -> memoryview:
 
 @given(RANGES, U32, TERMS)
 def test_read(ids: tuple[int, int], bytes_max: int, term: int) -> None:
-    body = native_bodies.encode_read(*ids, bytes_max, term)
-    assert native_bodies.decode_read(body) == (*ids, bytes_max, term)
+    body = native_bodies.encode_body(native_bodies.ReadBody(*ids, bytes_max, term))
+    assert native_bodies.decode_body(Kind.READ, body) == (*ids, bytes_max, term)
 
 
 @given(st.integers(-1, ID_MAX), RANGES, U32, U32, TERMS)
 def test_long_poll(lac: int, ids: tuple[int, int], size: int, wait: int, term: int) -> None:
-    body = native_bodies.encode_long_poll(lac, *ids, size, wait, term)
-    assert native_bodies.decode_long_poll(body) == (lac, *ids, size, wait, term)
+    body = native_bodies.encode_body(native_bodies.LongPollBody(lac, *ids, size, wait, term))
+    assert native_bodies.decode_body(Kind.LONG_POLL, body) == (lac, *ids, size, wait, term)
 
 
 @given(IDS, st.integers(1, 2**32 - 1))
 def test_list(first: int, intervals_max: int) -> None:
-    body = native_bodies.encode_list(first, intervals_max)
+    body = native_bodies.encode_body(native_bodies.ListBody(first, intervals_max))
     limit = min(intervals_max, native_bodies.PAGE_INTERVALS)
-    assert native_bodies.decode_list(body) == (first, limit)
+    assert native_bodies.decode_body(Kind.LIST_ENTRIES, body) == (first, limit)
 
 
 @given(TERMS, IDS)
 def test_clear_limbo_and_truncate(lsn: int, first: int) -> None:
-    body = native_bodies.encode_clear_limbo(lsn)
-    assert native_bodies.decode_clear_limbo(body) == lsn
-    assert native_bodies.decode_truncate(native_bodies.encode_truncate(first)) == (first, ID_MAX, 0)
-    assert native_bodies.decode_truncate(native_bodies.encode_truncate(first, first, 7)) == (first, first, 7)
+    body = native_bodies.encode_body(native_bodies.ClearLimboBody(lsn))
+    assert native_bodies.decode_body(Kind.CLEAR_LIMBO, body) == (lsn,)
+    assert native_bodies.decode_body(
+        Kind.TRUNCATE, native_bodies.encode_body(native_bodies.TruncateBody(first))
+    ) == (first, ID_MAX, 0)
+    assert native_bodies.decode_body(
+        Kind.TRUNCATE, native_bodies.encode_body(native_bodies.TruncateBody(first, first, 7))
+    ) == (first, first, 7)
 
 
 LAC_ITEMS = st.lists(
@@ -172,25 +177,25 @@ def a_scheme_1_run() -> bytes:
 
 FRAME = native.FRAME_BYTES_MAX
 BAD = {
-    "the body of a READ has 20 bytes, not 28": lambda: native_bodies.decode_read(bytes(20)),
-    "a READ of entries 9..3": lambda: native_bodies.decode_read(struct.pack(">qqIQ", 9, 3, 1, 0)),
-    "a READ of entries -1..3": lambda: native_bodies.decode_read(
+    "the body of a READ has 20 bytes, not 28": lambda: native_bodies.decode_body(Kind.READ, bytes(20)),
+    "a READ of entries 9..3": lambda: native_bodies.decode_body(Kind.READ, struct.pack(">qqIQ", 9, 3, 1, 0)),
+    "a READ of entries -1..3": lambda: native_bodies.decode_body(Kind.READ,
         struct.pack(">qqIQ", -1, 3, 1, 0)
     ),
-    "the body of a LONG_POLL has 32 bytes, not 40": lambda: native_bodies.decode_long_poll(
+    "the body of a LONG_POLL has 32 bytes, not 40": lambda: native_bodies.decode_body(Kind.LONG_POLL,
         bytes(32)
     ),
-    "a LONG_POLL above -2": lambda: native_bodies.decode_long_poll(
-        native_bodies.encode_long_poll(-2, 0, 1, 1, 1)
+    "a LONG_POLL above -2": lambda: native_bodies.decode_body(Kind.LONG_POLL,
+        native_bodies.encode_body(native_bodies.LongPollBody(-2, 0, 1, 1, 1))
     ),
-    "the body of a LIST_ENTRIES has 0 bytes": lambda: native_bodies.decode_list(b""),
-    "from the first id -1": lambda: native_bodies.decode_list(struct.pack(">qI", -1, 1)),
-    "with 0 intervals at most": lambda: native_bodies.decode_list(struct.pack(">qI", 0, 0)),
-    "the body of a CLEAR_LIMBO has 0 bytes": lambda: native_bodies.decode_clear_limbo(b""),
-    "the body of a TRUNCATE has 9 bytes": lambda: native_bodies.decode_truncate(bytes(9)),
-    "a TRUNCATE of entries -3..5": lambda: native_bodies.decode_truncate(struct.pack(">qqQ", -3, 5, 0)),
-    "a TRUNCATE of entries 6..5": lambda: native_bodies.decode_truncate(struct.pack(">qqQ", 6, 5, 0)),
-    "those of origin term": lambda: native_bodies.decode_truncate(struct.pack(">qqQ", 1, 5, 1 << 63)),
+    "the body of a LIST_ENTRIES has 0 bytes": lambda: native_bodies.decode_body(Kind.LIST_ENTRIES, b""),
+    "from the first id -1": lambda: native_bodies.decode_body(Kind.LIST_ENTRIES, struct.pack(">qI", -1, 1)),
+    "with 0 intervals at most": lambda: native_bodies.decode_body(Kind.LIST_ENTRIES, struct.pack(">qI", 0, 0)),
+    "the body of a CLEAR_LIMBO has 0 bytes": lambda: native_bodies.decode_body(Kind.CLEAR_LIMBO, b""),
+    "the body of a TRUNCATE has 9 bytes": lambda: native_bodies.decode_body(Kind.TRUNCATE, bytes(9)),
+    "a TRUNCATE of entries -3..5": lambda: native_bodies.decode_body(Kind.TRUNCATE, struct.pack(">qqQ", -3, 5, 0)),
+    "a TRUNCATE of entries 6..5": lambda: native_bodies.decode_body(Kind.TRUNCATE, struct.pack(">qqQ", 6, 5, 0)),
+    "those of origin term": lambda: native_bodies.decode_body(Kind.TRUNCATE, struct.pack(">qqQ", 1, 5, 1 << 63)),
     "a count of 4097 does not fit": lambda: native_bodies.decode_lacs(
         struct.pack(">I", 4097) + bytes(55 * 4097)
     ),

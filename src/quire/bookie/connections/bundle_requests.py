@@ -23,7 +23,7 @@ from quire.core.ids import NO_ENTRY
 from quire.wire import native
 from quire.wire.bundles import BundlePart, Row, encode_parts, open_bundle
 from quire.wire.native import NO_KEY, Kind, Request
-from quire.wire.native_requests import run_of
+from quire.wire.native_bodies import run_of
 from quire.wire.plain_adds import OrdinaryRun
 
 _LEDGER_ID: Final = 0

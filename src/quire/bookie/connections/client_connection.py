@@ -36,6 +36,7 @@ from quire.wire import native
 from quire.wire.addresses import address_of
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import OPTION
+from quire.wire.native_info import InfoQuestion
 from quire.wire.native_requests import plain_add
 from quire.wire.plain_adds import SHORT_BYTES_MAX, AddRequest, PlainAdd
 
@@ -89,7 +90,7 @@ class Serving(Protocol):
     def answer_for(self, error: StorageError) -> Answer:
         """The response to an add that could not be stored."""
 
-    def answer_info(self, body: Buffer, callback: Callable[[dict[str, Any]], None]) -> None:
+    def answer_info(self, question: InfoQuestion, callback: Callable[[dict[str, Any]], None]) -> None:
         """Hand over what the bookie says of itself, at once or when that is found."""
 
 
@@ -124,7 +125,7 @@ class ClientConnection(FrameProtocol, WaitingClient):
         self._opening_timer: asyncio.TimerHandle | None = None
         self._kept: list[Buffer] = []
         self._waiting: list[Callable[[], None]] = []
-        self._retries: deque[Callable[[], None]] = deque()
+        self._retries: deque[Callable[[], object]] = deque()
         self.waiting_bytes = 0
         self.is_newcomer = True
 
@@ -270,7 +271,7 @@ class ClientConnection(FrameProtocol, WaitingClient):
         return self.not_read_since is not None or self._out_bytes >= self._server.config.answer_bytes_max
 
     def unless_congested(
-        self, retry: Callable[[], None], callback: Callable[[Answer], None]
+        self, retry: Callable[[], object], callback: Callable[[Answer], None]
     ) -> Callable[[Answer], None]:
         """What to call when the event that a response waited for has happened: `callback`, if the client reads.
 

@@ -19,8 +19,7 @@ from quire.bookie.connections.opening import NativeHandshake
 from quire.bookie.ledgers.unknown_ledgers import RECORD_WAITS_MAX, Fetched
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
-from quire.core.ids import ID_MAX, NO_ENTRY
-from quire.core.ledger.terms import ANY_ORIGIN
+from quire.core.ids import NO_ENTRY
 from quire.net.connection_states import AUTHENTICATING, FIRST, HELLO, OPEN, SECURING, SHUT
 from quire.net.ends import has_one_address
 from quire.net.keepalive import keep_alive
@@ -29,12 +28,13 @@ from quire.storage.slices import Slice
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
-from quire.wire.native_requests import run_of
+from quire.wire.native_bodies import Asked, LongPollBody, ReadBody, asked_of
+from quire.wire.native_info import InfoQuestion
 from quire.wire.plain_adds import AddRequest
+from quire.wire.run import RunView
 
 BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
-_NEVER_TAKEN = frozenset({Kind.AUTH, Kind.WRITE_LACS})  # of a ledger
 _YIELDING = frozenset({Kind.ADD, Kind.READ})
 _FLAGS = Flag.LOW_PRIORITY | Flag.FENCE
 _SHOWING = frozenset({Kind.READ, Kind.READ_LAC, Kind.LONG_POLL, Kind.INFO})
@@ -238,51 +238,66 @@ class Connection(ClientConnection):
             self.resume_reading()
 
     def serve_frame(self, frame: memoryview) -> None:
-        """Serve one request."""
+        """Serve one request. A damaged one is refused here, whatever its kind."""
         request, problem = native.receive_request(frame, terms=self.terms)
         if problem is not Answer.OK:
             self.answer(request, problem)
+        elif self._server.lease.pending and _must_wait(request):
+            self._deferred.append(frame)
+            self.waiting_bytes += len(frame)
+        elif request.kind is Kind.ADD_BUNDLE:
+            self._bundles.serve(request, frame)
         else:
-            if self._server.lease.pending and _must_wait(request):
-                self._deferred.append(frame)
-                self.waiting_bytes += len(frame)
-                return
-            if request.kind is Kind.ADD_BUNDLE:
-                self._bundles.serve(request, frame)
-                return
             try:
-                self._serve_intact(request, frame)
+                is_bare = request.ledger_id >= 0 and request.kind in native_bodies.BARE
+                asked = request.kind if is_bare else asked_of(request, terms=self.terms)
+                if request.flags & _FLAGS == Flag.LOW_PRIORITY and request.kind in _YIELDING:
+                    self._server.low_priority.come(self, request, asked, frame)
+                else:
+                    self.serve(request, asked)
             except MalformedFrameError:
                 # The frame is intact: an impossible request gets an error, and the client may go on.
                 self.answer(request, Answer.BAD_REQUEST)
 
-    def _serve_intact(self, request: Request, frame: memoryview) -> None:
-        kind = request.kind
-        if request.flags & _FLAGS == Flag.LOW_PRIORITY and kind in _YIELDING:
-            self._server.low_priority.come(self, request, frame)
-        elif kind is Kind.ADD:
-            self.serve_add(request)
-        elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
-            look = self.unless_congested(partial(self.serve_frame, frame), self._look(request))
-            self._ledgers.fence(request, self.unless_deferred(look), self)
-        elif kind in (Kind.READ, Kind.READ_LAC):
-            self.serve_read(request)
-        elif kind is Kind.LONG_POLL:
-            self._long_poll(request)
-        else:
-            self._serve_rest(request)
+    def serve(self, request: Request, asked: Asked) -> bool:
+        """Serve a request; returns whether it is a run on its way to the disk, or one that waits for its ledger's record."""
+        ledgers = self._ledgers
+        match asked:
+            case RunView():
+                return self._add(request, asked)
+            case ReadBody() if not request.flags & Flag.FENCE:
+                self._entries(request, asked, Answer.OK)
+            case ReadBody():
+                self._after_fence(request, asked, partial(self._entries, request, asked))
+            case Kind.READ_LAC:
+                self._after_fence(request, asked, partial(self._last_confirmed, request))
+            case LongPollBody():
+                self._long_poll(request, asked)
+            case Kind.WRITE_LAC:
+                self._write_lac(request)
+            case native_bodies.LacsBody(items):
+                refused = native_bodies.encode_refused_lacs(ledgers.explicit_lacs.take(items))
+                self.answer(request, Answer.OK, term=0, body=[refused])
+            case native_bodies.ClearLimboBody(lsn):
+                ledgers.clear_limbo(request, lsn, self.unless_deferred(partial(self.answer, request)))
+            case native_bodies.TruncateBody():
+                ledgers.truncate(asked, request, self.unless_deferred(partial(self.answer, request)), self)
+            case native_bodies.ListBody():
+                held = native_bodies.encode_held(*ledgers.held_page(request.ledger_id, *asked))
+                is_pending = ledgers.is_pending_deletion(request.ledger_id)
+                self.answer(request, Answer.UNKNOWN if is_pending else Answer.OK, body=[held])
+            case InfoQuestion():
+                self._server.answer_info(asked, partial(self._tell, request))
+            case _:
+                self._ledger_info(request)
+        return False
 
     def must_wait(self, request: Request) -> bool:
         """Whether something is to be waited for before a request is served."""
         return self.not_read_since is not None or (self._server.lease.pending and _must_wait(request))
 
-    def serve_read(self, request: Request) -> None:
-        """Answer a READ or READ_LAC that does not fence, or whose fence is durable."""
-        self._look(request)(Answer.OK)
-
-    def serve_add(self, request: Request) -> bool:
-        """Take a run; returns whether it is on its way to the disk, or waits for its ledger's record."""
-        answer = self._ledgers.add(request, run_of(request), self, request)
+    def _add(self, request: Request, run: RunView) -> bool:
+        answer = self._ledgers.add(request, run, self, request)
         if answer is Answer.OK:
             self.added = True
             self._server.admitted(len(request.body))
@@ -294,7 +309,7 @@ class Connection(ClientConnection):
         if type(tag) is BundledRows:
             self._bundles.stored(tag, error)
             return
-        request: AddRequest = tag  # as `serve_add` or `serve_adds` gave it
+        request: AddRequest = tag  # as `serve` or `serve_adds` gave it
         self._server.settled(len(request.body), low_priority=request.flags & _FLAGS == Flag.LOW_PRIORITY)
         if self._server.lease.pending:
             self.later(partial(self._answer_add, request, error), len(request.body))
@@ -316,36 +331,26 @@ class Connection(ClientConnection):
         else:
             self.answer(request, self._server.answer_for(error))
 
-    def _look(self, request: Request) -> Callable[[Answer], None]:
-        """How to serve a READ or READ_LAC once its fence, if it asks for one, is durable."""
-        if request.ledger_id < 0:
-            return lambda _: self.answer(request, Answer.BAD_REQUEST)
-        if request.kind is Kind.READ_LAC:
-            return lambda answer: self._last_confirmed(request, answer)
-        first, last, bytes_max, term = native_bodies.decode_read(request.body)
-        origin_term = 0 if term == native_bodies.ANY_TERM else self._origin_term(request, term)
-        return lambda answer: self._entries(request, answer, first, last, bytes_max, origin_term)
+    def _after_fence(self, request: Request, asked: Asked, look: Callable[[Answer], None]) -> None:
+        """Answer a READ or READ_LAC, once its fence is durable if it asks for one."""
+        if request.flags & Flag.FENCE:
+            look = self.unless_congested(partial(self.serve, request, asked), look)
+            self._ledgers.fence(request, self.unless_deferred(look), self)
+        else:
+            look(Answer.OK)
 
-    def _origin_term(self, request: Request, term: int) -> int:
-        """The origin term of the entries that are meant, 0 or `ANY_ORIGIN`; an error where this client cannot name it."""
-        if term and not (self.terms and (term <= ID_MAX or term == native_bodies.BY_ID)):
-            msg = f"a request for entries of ledger {request.ledger_id} names origin term {term}, which it cannot have"
-            raise MalformedFrameError(msg)
-        return ANY_ORIGIN if term == native_bodies.BY_ID else term
-
-    def _entries(
-        self, request: Request, answer: Answer, first: int, last: int, bytes_max: int, origin_term: int
-    ) -> None:
+    def _entries(self, request: Request, asked: ReadBody, answer: Answer) -> None:
+        first, last, bytes_max, term = asked
         if answer is not Answer.OK:
             self.answer(request, answer)
             return
         room = min(bytes_max, self._server.back_pressure.answer_bytes_max)
         located = self._colocated and bool(request.flags & Flag.LOCATIONS)
+        origin_term = native_bodies.ORIGINS.get(term, term)
         found = self._ledgers.read(request, first, last, room, origin_term=origin_term, located=located)
         if self._server.lease.pending:
             if found.answer is not Answer.OK or not (found.runs or found.locations):
-                retry = partial(self._entries, request, answer, first, last, bytes_max, origin_term)
-                self.later(retry, READ_BYTES)
+                self.later(partial(self._entries, request, asked, answer), READ_BYTES)
                 return
             found.conclusive_through = first - 1  # what is not here, others must say
         if found.answer is not Answer.OK:
@@ -376,12 +381,8 @@ class Connection(ClientConnection):
             body = native_bodies.encode_lac_body(explicit, evidence, lac_term, lafr)
         self.answer(request, answer, lac=lac, body=body)
 
-    def _long_poll(self, request: Request) -> None:
-        previous, first, last, bytes_max, wait_ms, term = native_bodies.decode_long_poll(request.body)
-        if request.ledger_id < 0:
-            self.answer(request, Answer.BAD_REQUEST)
-            return
-        origin_term = self._origin_term(request, term)
+    def _long_poll(self, request: Request, asked: LongPollBody) -> None:
+        previous, first, last, bytes_max, wait_ms, term = asked
 
         def wake() -> None:
             lac = self._ledgers.lac(request.ledger_id)
@@ -391,39 +392,11 @@ class Connection(ClientConnection):
                 self.answer(request, Answer.OK, lac=lac, body=(body,))
             else:
                 through = first if lac is None else min(last, lac)
-                self._entries(request, Answer.OK, first, through, bytes_max, origin_term)
+                self._entries(request, ReadBody(first, through, bytes_max, term), Answer.OK)
 
         wait = min(wait_ms / 1000, self._server.config.long_poll_seconds_max)
         if not self.polls.wait(request.ledger_id, previous, wait, wake):
             self.answer(request, Answer.TOO_BUSY)
-
-    def _serve_rest(self, request: Request) -> None:
-        kind, ledgers = request.kind, self._ledgers
-        if kind is Kind.INFO and request.ledger_id < 0:
-            self._server.answer_info(request.body, partial(self._tell, request))
-        elif kind is Kind.WRITE_LACS and request.ledger_id < 0:
-            items = native_bodies.decode_lacs(request.body)
-            if not self.terms and any(term for _, _, _, term, *_ in items):
-                raise MalformedFrameError("a WRITE_LACS names terms, which its client has not announced")
-            refused = ledgers.explicit_lacs.take(items)
-            self.answer(request, Answer.OK, term=0, body=[native_bodies.encode_refused_lacs(refused)])
-        elif request.ledger_id < 0 or kind in _NEVER_TAKEN:
-            self.answer(request, Answer.BAD_REQUEST)
-        elif kind is Kind.WRITE_LAC:
-            self._write_lac(request)
-        elif kind is Kind.CLEAR_LIMBO:
-            lsn = native_bodies.decode_clear_limbo(request.body)
-            ledgers.clear_limbo(request, lsn, self.unless_deferred(partial(self.answer, request)))
-        elif kind is Kind.TRUNCATE:
-            what = native_bodies.decode_truncate(request.body)
-            ledgers.truncate(what, request, self.unless_deferred(partial(self.answer, request)), self)
-        elif kind is Kind.LIST_ENTRIES:
-            wanted = native_bodies.decode_list(request.body)
-            page = ledgers.held_page(request.ledger_id, *wanted)
-            answer = Answer.UNKNOWN if ledgers.is_pending_deletion(request.ledger_id) else Answer.OK
-            self.answer(request, answer, body=[native_bodies.encode_held(*page)])
-        else:
-            self._ledger_info(request)
 
     def _tell(self, request: Request, info: dict[str, Any]) -> None:
         self.answer(request, Answer.OK, body=[native_info.encode_info(info)])
