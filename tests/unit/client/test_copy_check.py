@@ -27,7 +27,7 @@ async def test_each_copy_has_its_own_answer(cluster: SmallCluster) -> None:
     longer = replace(record, last_entry=COUNT)
     check = CopyCheck(client.bookies, LedgerAccess.of(record), 1 << 20, 5000)
     copies = await check.window(list(bookie_stripes(longer)), 6, COUNT)
-    found = {bookie: dict(each.answers((6, 7, COUNT))) for bookie, each in copies.items()}
+    found = {bookie: {e: each.answer_of(e) for e in (6, 7, COUNT)} for bookie, each in copies.items()}
     assert found == {
         gone: dict.fromkeys((6, 7, COUNT), Answer.UNREACHABLE),
         damaged: {6: Answer.OK, 7: Answer.DAMAGED, COUNT: Answer.NO_ENTRY},

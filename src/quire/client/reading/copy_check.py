@@ -16,7 +16,7 @@ Source: `docs/formats/native-protocol.md`, "Answers"; BookKeeper protocol, "Guar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.client.access import LedgerAccess
@@ -47,18 +47,14 @@ class BookieCopies:
     damaged: Sequence[Stretch] = ()
     unknown: Sequence[Stretch] = ()
 
-    def answers(self, entry_ids: Iterable[int]) -> Iterator[tuple[int, Answer]]:
-        """Some entries of the window, and what the bookie says of each."""
-        there = set(self.entries.entry_ids)
-        for entry_id in entry_ids:
-            answer = self.answer
-            if entry_id in there:
-                answer = Answer.OK
-            elif answer is Answer.OK:
-                answer = self._why_not(entry_id)
-            yield entry_id, answer
+    def answer_of(self, entry_id: int) -> Answer:
+        """What the bookie says of an entry of the window."""
+        return Answer.OK if entry_id in self.entries.entry_ids else self.why_not(entry_id)
 
-    def _why_not(self, entry_id: int) -> Answer:
+    def why_not(self, entry_id: int) -> Answer:
+        """What it says of one that is not among `entries`."""
+        if self.answer is not Answer.OK:
+            return self.answer
         for answer, some in (
             (Answer.BAD_DIGEST, self.bad),
             (Answer.DAMAGED, self.damaged),

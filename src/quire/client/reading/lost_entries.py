@@ -104,10 +104,9 @@ async def _look(
     while parts and at <= last:
         following = min(last + 1, at + step)
         copies = await check.window(parts, at, following - 1)
-        window = {bookie: dict(each.answers(range(at, following))) for bookie, each in copies.items()}
         for entry in range(at, following):
             slots = write_set(entry, record.ensemble_size, record.write_quorum)
-            each = [(parts[slot].bookie, window[parts[slot].bookie][entry]) for slot in slots]
+            each = [(bookie, copies[bookie].answer_of(entry)) for bookie in (parts[s].bookie for s in slots)]
             answers = [(b, Answer.DAMAGED if a is Answer.BAD_DIGEST else a) for b, a in each]
             said = said or tuple(answers)
             if not proves_loss([answer for _, answer in answers], record.write_quorum):

@@ -133,17 +133,16 @@ class LedgerVerifier:
         silent = self._copies.silent.items()  # one that was only unreachable may be back for the next window
         self._copies.silent = {bookie: answer for bookie, answer in silent if answer is Answer.TIMED_OUT}
         last = min(each.through for each in copies.values())
-        answers = {b: dict(each.answers(range(first, last + 1))) for b, each in copies.items()}
         entries = {b: {int(one.entry_id): one for one in each.entries} for b, each in copies.items()}
         for entry_id in range(first, last + 1):
             found: list[tuple[BookieId, Entry]] = []
             for slot in write_set(entry_id, self._record.ensemble_size, self._record.write_quorum):
                 bookie = parts[slot].bookie
-                answer = answers[bookie][entry_id]
-                if answer is Answer.OK:
-                    found.append((bookie, entries[bookie][entry_id]))
+                if (entry := entries[bookie].get(entry_id)) is not None:
+                    found.append((bookie, entry))
                 else:
-                    _add_hole(report.holes, MissingRange(bookie, entry_id, entry_id, answer))
+                    hole = MissingRange(bookie, entry_id, entry_id, copies[bookie].why_not(entry_id))
+                    _add_hole(report.holes, hole)
             self._compare(report, entry_id, found)
         return last + 1
 

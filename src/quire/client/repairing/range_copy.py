@@ -168,8 +168,8 @@ class RangeCopier(AddRequester):
             EntryRange(*stretch)
             for stretch in stretches_of(
                 entry_id
-                for entry_id, answer in found.answers(lacking)
-                if answer is not Answer.UNKNOWN
+                for entry_id in lacking
+                if found.why_not(entry_id) is not Answer.UNKNOWN
                 and not replica.lacks(entry_id % piece.entries.period, entry_id, entry_id)
             )
         ]

@@ -200,9 +200,8 @@ class ReplicaCheck:
             if part.is_whole and len(copies.entries) == part.count:
                 continue
             lacking: dict[Answer, list[int]] = {}
-            for entry_id, answer in copies.answers(part.ids()):
-                lacking.setdefault(answer, []).append(entry_id)
-            lacking.pop(Answer.OK, None)
+            for entry_id in sorted(set(part.ids()).difference(copies.entries.entry_ids)):
+                lacking.setdefault(copies.why_not(entry_id), []).append(entry_id)
             for answer, ids in lacking.items():
                 verdict, detail = _SAID.get(answer, (CopyVerdict.UNKNOWN, answer.name))
                 if copies.answer is not Answer.OK:
