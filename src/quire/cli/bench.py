@@ -32,6 +32,7 @@ app = typer.Typer(help="Load generator: append (many in flight), latency (one at
 
 GROUP_BYTES: Final = 1024 * 1024
 """How many bytes are handed over between two looks at the clock."""
+_RECORDED: Final = "quire bench --history"
 
 SecondsOption = Annotated[float, typer.Option(help="How long.", min=0.1)]
 SizeOption = Annotated[int, typer.Option(help="Payload bytes of an entry.", min=0, max=1024 * 1024)]
@@ -53,6 +54,10 @@ class BenchOptions(Quorums):
     seconds: SecondsOption = 10.0
     keep: KeepOption = False
     history: HistoryOption = None
+
+    def __post_init__(self) -> None:
+        if self.history is not None:
+            testing_module("recording", _RECORDED)  # said before anything is asked of the cluster
 
 
 @app.command()
@@ -137,7 +142,7 @@ async def _recording(path: Path | None) -> AsyncIterator[Any]:
     if path is None:
         yield None
         return
-    recording = testing_module("recording", "quire bench --history")
+    recording = testing_module("recording", _RECORDED)
     with path.open("wb", buffering=0) as file:
         yield recording.RecordedRun(recording.history_into(file))
 
