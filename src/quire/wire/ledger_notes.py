@@ -187,7 +187,7 @@ def _where(ledger_id: int) -> str:
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
 _HOLES: Final = FieldUse("writers that close or leave a ledger; repair", "ledger show, ledger verify, repair")
-_LOST: Final = FieldUse("ledger repair --accept-loss", "repair, collectors")
+_LOST: Final = FieldUse("`quire ledger repair --accept-loss`", "repair, collectors")
 _EITHER: Final = FieldUse("as the list it is in", "as the list it is in")
 _PLAIN: Final = FieldUse("clients that write notes of a record of format 1", "the same")
 
