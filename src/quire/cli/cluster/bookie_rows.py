@@ -92,14 +92,14 @@ def figures_of(says: dict[str, Any]) -> dict[str, Any]:
     Returns:
         `version`, `uptime_s`, `stored_bytes` (its segments), `disk_bytes`, `free_bytes`; None for what it does not tell.
     """
-    storage, disk = _object(says.get("storage")), _object(says.get("disk"))
-    version, uptime_ms = says.get("version"), _number(says.get("uptime_ms"))
+    storage, disk = object_in(says.get("storage")), object_in(says.get("disk"))
+    version, uptime_ms = says.get("version"), count_in(says.get("uptime_ms"))
     return {
         "version": version[:40] if isinstance(version, str) and version.isprintable() else None,
         "uptime_s": None if uptime_ms is None else round(uptime_ms / 1000, 1),
-        "stored_bytes": _number(storage.get("segment_bytes")),
-        "disk_bytes": _number(disk.get("bytes")),
-        "free_bytes": _number(disk.get("free_bytes")),
+        "stored_bytes": count_in(storage.get("segment_bytes")),
+        "disk_bytes": count_in(disk.get("bytes")),
+        "free_bytes": count_in(disk.get("free_bytes")),
     }
 
 
@@ -109,11 +109,11 @@ def collector_of(says: dict[str, Any] | None) -> dict[str, Any]:
     Returns:
         `makes_passes`, `holding` (why it deletes nothing), `failure` (of its last pass), `unknown` (ledgers without a record).
     """
-    report = _object((says or {}).get("collector"))
+    report = object_in((says or {}).get("collector"))
     texts = {name: report.get(name) for name in ("holding", "failure")}
     return {
         "makes_passes": bool(report.get("every_seconds")),
-        "unknown": _number(report.get("unknown")) or 0,
+        "unknown": count_in(report.get("unknown")) or 0,
         **{name: text if isinstance(text, str) else None for name, text in texts.items()},
     }
 
@@ -138,16 +138,18 @@ def _speaks(info: BookieInfo) -> dict[str, str | None]:
 
 def _held(says: dict[str, Any]) -> str | None:
     """What a bookie reports of its ledgers; Java's reports only its disk."""
-    storage = _object(says.get("storage"))
-    ledgers, segments = _number(storage.get("ledgers")), _number(storage.get("segments"))
+    storage = object_in(says.get("storage"))
+    ledgers, segments = count_in(storage.get("ledgers")), count_in(storage.get("segments"))
     if ledgers is None or segments is None:
         return None
     return f"{counted(ledgers, 'ledger')} in {counted(segments, 'segment')}"
 
 
-def _object(value: object) -> dict[str, Any]:
+def object_in(value: object) -> dict[str, Any]:
+    """A value of a response as an object; an empty one if it is none."""
     return value if isinstance(value, dict) else {}
 
 
-def _number(value: object) -> int | None:
+def count_in(value: object) -> int | None:
+    """A value of a response as a number from 0; None if it is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

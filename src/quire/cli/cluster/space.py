@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from quire.cli.cluster.bookie_rows import count_in, object_in
 from quire.cli.console.failures import EXIT_FAILED
 from quire.cli.console.opening import with_tools
 from quire.cli.console.options import TIMEOUT_MAX
@@ -127,7 +128,7 @@ async def _row(tools: Toolbox, bookie: BookieId, task: SpaceTask, timeout_ms: in
     from quire.core.answers import Answer
 
     answer, says = await tools.bookies.space(bookie, task, timeout_ms=timeout_ms)
-    report, back = _object(says.get("space")), _object(says.get("came_back"))
+    report, back = object_in(says.get("space")), object_in(says.get("came_back"))
     reasons = report.get("reasons")
     failure = says.get("failure")
     if answer is Answer.BAD_REQUEST:
@@ -140,17 +141,17 @@ async def _row(tools: Toolbox, bookie: BookieId, task: SpaceTask, timeout_ms: in
         "bookie": str(bookie),
         "failure": None if failure is None else _text(failure),
         "at": _text(report["at"]) if "at" in report else None,
-        "bytes": _number(report.get("bytes")),
+        "bytes": count_in(report.get("bytes")) or 0,
         "came_back": {
-            name: _number(back[name]) for name in ("dropped", "retired", "compacted") if name in back
+            name: count_in(back[name]) or 0 for name in ("dropped", "retired", "compacted") if name in back
         },
         "reasons": [_reason(one) for one in (reasons if isinstance(reasons, list) else [])[:REASONS_MAX]],
     }
 
 
 def _reason(one: object) -> dict[str, Any]:
-    reason = _object(one)
-    row: dict[str, Any] = {"reason": _text(reason.get("reason")), "bytes": _number(reason.get("bytes"))}
+    reason = object_in(one)
+    row: dict[str, Any] = {"reason": _text(reason.get("reason")), "bytes": count_in(reason.get("bytes")) or 0}
     row |= {name: _text(reason.get(name)) for name in ("what", "returns")}
     return row | {"sooner": None if reason.get("sooner") is None else _text(reason["sooner"])}
 
@@ -176,14 +177,6 @@ def _lines(row: dict[str, Any]) -> list[str]:
         ends = one["returns"] + (f"; sooner: {one['sooner']}" if one["sooner"] else "")
         lines.append(f"  {'':<10}  {'':>10}  freed: {ends}")
     return lines
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
 
 
 def _text(value: object) -> str:
