@@ -1,7 +1,7 @@
 # Quire. Two commands do everything, set-up included, on a machine with Python >= 3.11 (and its venv module), git and make:
 #
 #   make demo     the main job: a cluster, real input, failures, recovery, and the Spark table of it
-#   make test     what a change must pass (under 20 minutes on two cores)
+#   make test     what a change must pass (11 minutes on two cores)
 #
 # The others are for working on Quire; `make help` lists them.
 
