@@ -33,7 +33,7 @@ class CollectorConfiguration:
             later or never, or to a look at the records.
         hands: how often a person orders the deletion of an orphan.
         accepts: how often a person accepts the store as it is.
-        full: passes at whose beginning the bookie's disk takes no evidence, so that the counter is not written.
+        full: passes at whose beginning the bookie's disk is full: what it found so far is not written, nor the counter.
         reuses: the id may come again while the bookie holds entries of another life that was not deleted.
         revisions: the store's generation is its revision, as higher after a restore as after a write.
         expires: the bookie's own tombstone ends at some time, and the id can be written to again.
@@ -117,7 +117,8 @@ IDLE = Pass("idle")
 class CollectorBookie(NamedTuple):
     """The bookie: what it holds of the ledger, its collector's machine and what the disk keeps of that.
 
-    `held` has (life, LSN of its newest entry) for each life that has entries here. `dead`: its own tombstone refuses adds.
+    `machine` and `disk` are their numbers in the world's tables. `held` has (life, LSN of its newest entry) for each life
+    that has entries here. `dead`: its own tombstone refuses adds.
     """
 
     machine: int
