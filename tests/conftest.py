@@ -13,6 +13,7 @@ import shutil
 import signal
 import tempfile
 import threading
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -138,11 +139,9 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """What takes longest first; and in whatever order they were found, one order."""
-    ranks = {}
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        if file not in ranks:
-            ranks[file] = next(
-                (rank for rank, start in enumerate(FIRST) if file.startswith(start)), len(FIRST)
-            )
-    items.sort(key=lambda item: (ranks[file := item.nodeid.partition("::")[0]], file))
+
+    @cache
+    def rank(file):
+        return next((place for place, start in enumerate(FIRST) if file.startswith(start)), len(FIRST)), file
+
+    items.sort(key=lambda item: rank(item.nodeid.partition("::")[0]))
