@@ -10,7 +10,7 @@ from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, RefusedErro
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
 from quire.core.ledger.notes import BookieHoles, EntryRange, LedgerNotes
-from quire.metadata.keys import ledger_key, ledger_notes_key, tombstone_key
+from quire.metadata.keys import ledger_notes_key, tombstone_key
 from quire.metadata.records import OF_LEDGERS, OF_STREAMS, AllRecords, RecordStore
 from quire.metadata.store import Require, VersionConflictError
 from quire.metadata.tombstones import ENDED_AT_ONCE, end_tombstones, tombstones_after
@@ -49,7 +49,7 @@ async def test_a_deletion_leaves_a_tombstone_of_the_same_moment(a, b):
     with pytest.raises(NoSuchLedgerError):
         await ledgers.delete(7)
     # What a bookie asks before it drops anything: no record, this tombstone.
-    guards = [Require(ledger_key(7), None), Require(tombstone_key(7), at)]
+    guards = [Require(OF_LEDGERS.key(7), None), Require(tombstone_key(7), at)]
     await b.multi(guards)
     # The id comes again, as with ids that Java's callers choose: that ledger is not the deleted one.
     version = await ledgers.create(record_of(7, token=9))

@@ -16,7 +16,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import ID_MAX
 from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
-from quire.metadata.keys import stream_key, stream_name_key
+from quire.metadata.keys import stream_name_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import OF_LEDGERS, OF_STREAMS, RecordStore
 from quire.metadata.store import VersionConflictError
@@ -95,7 +95,7 @@ async def test_an_id_is_a_ledgers_or_a_streams_and_the_wrong_kind_is_named(drive
             await streams.create(ledger_of(7), "u")
         with pytest.raises(MisuseError):
             await streams.create(stream_of(7), "bad//name")
-        await store.create(stream_key(8), b"another program's")
+        await store.create(OF_STREAMS.key(8), b"another program's")
         with pytest.raises(CorruptMetadataError, match="stream 8"):
             await streams.read(8)
         await store.create(stream_name_key("torn"), b"\xff")
@@ -144,7 +144,7 @@ async def test_a_stream_that_is_taken_over_before_its_lost_response_is_settled_i
                 return await super().multi(ops)
             except MetadataUnknownError:
                 await RecordStore(self, OF_STREAMS).write(
-                    record.taken_over(2, 11), (await self.get(stream_key(1))).version
+                    record.taken_over(2, 11), (await self.get(OF_STREAMS.key(1))).version
                 )
                 raise
 

@@ -25,7 +25,7 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import DigestType, new_ledger
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
-from quire.metadata.keys import ledger_key
+from quire.metadata.records import OF_LEDGERS
 from quire.metadata.store import Create, Delete, MetadataStore, Op
 from quire.wire import ledger_metadata
 from quire.wire.entry import EntryDigest, master_key
@@ -124,7 +124,7 @@ class Bookie:
             LedgerId(ledger_id), [self.name], write_quorum=1, ack_quorum=1, digest_type=DigestType.CRC32C,
             password=b"",
         )  # fmt: skip
-        return Create(ledger_key(ledger_id), ledger_metadata.serialize(made))
+        return Create(OF_LEDGERS.key(ledger_id), ledger_metadata.serialize(made))
 
 
 async def life(bookie: Bookie) -> dict[str, Any]:
@@ -138,7 +138,7 @@ async def life(bookie: Bookie) -> dict[str, Any]:
     bookie.begin("more adds")
     await bookie.write(everything, 1)
     await bookie.passes(2)
-    await bookie.change([Delete(ledger_key(ledger_id)) for ledger_id in everything[:-KEPT]])
+    await bookie.change([Delete(OF_LEDGERS.key(ledger_id)) for ledger_id in everything[:-KEPT]])
     bookie.begin("deletions")
     said = await bookie.passes(3)
     assert said["collector"]["dropped"] == LEDGERS - KEPT

@@ -33,7 +33,7 @@ from quire.core.ledger.stripes import BookieStripes, bookie_stripes
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.connect import open_store
-from quire.metadata.keys import ledger_key
+from quire.metadata.records import OF_LEDGERS
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Create
 from quire.wire.ledger_metadata import serialize
@@ -424,7 +424,7 @@ async def audited(uri: str, ledgers: int) -> dict[str, Any]:
             ensemble = (
                 ["b0", "b1"] if ledger % 100 == 0 else [f"b{1 + ledger % 4}", f"b{1 + (ledger + 1) % 4}"]
             )
-            ops.append(Create(ledger_key(ledger), serialize(record_of(ledger, ensemble, password=b"x"))))
+            ops.append(Create(OF_LEDGERS.key(ledger), serialize(record_of(ledger, ensemble, password=b"x"))))
         for start in range(0, len(ops), 100):
             await store.multi(ops[start : start + 100])
         marks = RepairStore(store, RealClock(), "test")

@@ -18,7 +18,6 @@ from quire.core.ledger.notes import AcceptedLoss, BookieHoles, EntryRange, Ledge
 from quire.core.ledger.terms import StreamMode, TermRange, Terms
 from quire.metadata.bookies import AVAILABLE, COOKIES, BookieInfo, BookieRegistry
 from quire.metadata.checked import seal
-from quire.metadata.keys import ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.sqlite.file import SqliteFile
@@ -70,10 +69,10 @@ async def test_ledgers() -> None:
         space = MemorySpace()
         store = MemoryStore(space)
         ledgers = RecordStore(store, OF_LEDGERS)
-        version = await store.create(ledger_key(LEDGER), good[0])
+        version = await store.create(OF_LEDGERS.key(LEDGER), good[0])
         for _ in range(SPOILT):
             value = spoilt(chance.choice(good), chance)
-            version = await store.put(ledger_key(LEDGER), value, version)
+            version = await store.put(OF_LEDGERS.key(LEDGER), value, version)
             told = ""
             try:
                 record, _ = await ledgers.read(LEDGER)
@@ -225,7 +224,7 @@ async def test_every_flipped_bit_in_a_metadata_file(tmp_path: Path) -> None:
         async with await SqliteStore.open(path, create=True) as store:
             ledgers = RecordStore(store, OF_LEDGERS)
             for ledger_id, value in enumerate(records()[:4]):
-                key = ledger_key(ledger_id)
+                key = OF_LEDGERS.key(ledger_id)
                 await store.create(key, value)
                 stored = seal(key, value)
                 for bit in range(8 * len(stored)):

@@ -16,7 +16,7 @@ import pytest
 import quire
 from interop.test_space_after_deletion import bookies_on, uri_of
 from quire.core.errors import CorruptMetadataError
-from quire.metadata.keys import ledger_key, passes_key, tombstone_key
+from quire.metadata.keys import passes_key, tombstone_key
 from quire.metadata.records import OF_LEDGERS, RecordStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -90,7 +90,7 @@ async def test_every_eleventh_bit(kind: str, tmp_path: Path) -> None:
         await records.create(again)
         named = 0
         for key in (
-            ledger_key(ids[0]),
+            OF_LEDGERS.key(ids[0]),
             tombstone_key(ids[3]),
             passes_key(server.bookie_id),
         ):

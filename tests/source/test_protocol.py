@@ -35,7 +35,7 @@ from quire.core.ledger.metadata import DigestType, LedgerState, new_ledger
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.writer import WriterMachine
 from quire.metadata.connect import open_store
-from quire.metadata.keys import LEDGERS, ledger_key
+from quire.metadata.keys import LEDGERS
 from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.wire.entry import EntryDigest
 
@@ -84,7 +84,7 @@ class Writer:
 @pytest.mark.parametrize("ledger_id", [0, ID_MAX])
 def test_id_a_64bit_integer(ledger_id):
     """A signed one, as Java's: where it is a key, in the record and in each entry, the first and the last fit."""
-    assert int(ledger_key(ledger_id).removeprefix(LEDGERS)) == ledger_id
+    assert int(OF_LEDGERS.key(ledger_id).removeprefix(LEDGERS)) == ledger_id
     sealed = DIGEST.seal(ledger_id, 0, -1, 0, [b"payload"])[0] + b"payload"
     assert DIGEST.open(sealed, ledger_id, 0).ledger_id == ledger_id
 
@@ -92,7 +92,7 @@ def test_id_a_64bit_integer(ledger_id):
 @pytest.mark.parametrize("no_id", [-1, ID_MAX + 1])
 def test_no_other_integer_is_an_id(no_id):
     with pytest.raises(MisuseError):
-        ledger_key(no_id)
+        OF_LEDGERS.key(no_id)
     with pytest.raises(struct.error):  # nor is it as an unsigned one
         DIGEST.seal(no_id % 2**64, 0, -1, 0, [b"payload"])
 

@@ -12,7 +12,7 @@ from quire.client.bookies.bookies import AddRequester
 from quire.core.answers import Answer
 from quire.core.errors import NoSuchStreamError
 from quire.core.ids import EntryId
-from quire.metadata.keys import ledger_key
+from quire.metadata.records import OF_LEDGERS
 from quire.metadata.repairs import RepairStore
 from quire.metadata.store import Put
 from quire.spark.jobs import scrub
@@ -276,7 +276,7 @@ def test_a_damaged_record_is_reported_and_hides_no_other_ledger(spark, own_clust
     damaged, good = own_cluster.run(fill, 2)
 
     async def damage_record(client):
-        key = ledger_key(damaged)
+        key = OF_LEDGERS.key(damaged)
         before = await client.store.get(key)
         await client.store.multi([Put(key, before.value[:-9], before.version)])
 

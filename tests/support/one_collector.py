@@ -9,9 +9,8 @@ from typing import Any
 
 from quire.bookie.server import BookieServer
 from quire.client.client import Client
-from quire.metadata.keys import ledger_key
 from quire.metadata.memory import MemoryStore
-from quire.metadata.records import AllRecords
+from quire.metadata.records import OF_LEDGERS, AllRecords
 from quire.metadata.store import Create, Op, Put
 from support.small_cluster import SmallCluster, small_cluster
 
@@ -50,7 +49,7 @@ class At:
 
     async def forget_record(self, ledger_id: int) -> None:
         """As Java deletes: without a tombstone."""
-        await self.store.delete(ledger_key(ledger_id))
+        await self.store.delete(OF_LEDGERS.key(ledger_id))
 
     async def restart(self) -> None:
         name = await self.cluster.stop_bookie(self.server.bookie_id)

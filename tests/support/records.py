@@ -9,7 +9,6 @@ from quire.core.errors import MetadataUnknownError
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.ledger.notes import LedgerNotes
-from quire.metadata.keys import ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import OF_LEDGERS, AllRecords, RecordStore
 from quire.metadata.store import Create, MetadataStore, Op, Put
@@ -59,7 +58,7 @@ async def create_records(store: MetadataStore, ledger_ids: Iterable[int]) -> Non
 
 async def put_record(store: MetadataStore, record: LedgerMetadata) -> None:
     """Store a record, in the place of another one if there is one."""
-    key = ledger_key(record.ledger_id)
+    key = OF_LEDGERS.key(record.ledger_id)
     found = await store.get(key)
     op = Put(key, serialize(record), found.version) if found else Create(key, serialize(record))
     await store.multi([op])

@@ -23,8 +23,9 @@ from quire.core.errors import (
 from quire.core.ids import LedgerId
 from quire.core.log.commit import HeadChange
 from quire.core.log.list import LogHead, LogItem, LogPage, PageRef
-from quire.metadata.keys import ledger_key, named_key
+from quire.metadata.keys import named_key
 from quire.metadata.paging import every_key
+from quire.metadata.records import OF_LEDGERS
 from quire.metadata.retries import ATTEMPTS_MAX, StoreRetries
 from quire.metadata.store import (
     Create,
@@ -151,7 +152,7 @@ class LogHeads:
             for page in change.pages:
                 await self.write_page(page)
         writes = [Put(HEADS + one.head.log_id.hex(), encode_head(one.head), one.version) for one in changes]
-        guards = [Require(ledger_key(ledger_id), version) for ledger_id, version in required]
+        guards = [Require(OF_LEDGERS.key(ledger_id), version) for ledger_id, version in required]
         await self._store.multi((*guards, *writes))
 
     async def remove(self, head: LogHead) -> None:

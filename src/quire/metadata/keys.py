@@ -59,11 +59,6 @@ def named_key(folder: str, name: str, what: str) -> str:
         ) from None
 
 
-def ledger_key(ledger_id: int) -> str:
-    """Of a ledger's record; keys sort like their ids."""
-    return id_key(LEDGERS, ledger_id)
-
-
 def ledger_notes_key(ledger_id: int) -> str:
     """Of the notes of a ledger whose record has no custom metadata."""
     return id_key(LEDGER_NOTES, ledger_id)
@@ -87,11 +82,6 @@ def boot_key(bookie_id: str) -> str:
 def passes_key(bookie_id: str) -> str:
     """Of the pass counter of a bookie's collector."""
     return check_key(PASSES + check_bookie_id(bookie_id))
-
-
-def stream_key(stream_id: int) -> str:
-    """Of a stream's record; keys sort like their ids."""
-    return id_key(STREAMS, stream_id)
 
 
 def stream_name_key(name: str) -> str:

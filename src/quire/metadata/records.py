@@ -35,10 +35,8 @@ from quire.metadata.keys import (
     LEDGERS,
     STREAM_NAMES,
     STREAMS,
-    ledger_key,
     ledger_notes_key,
     ledger_of,
-    stream_key,
     stream_name_key,
     tombstone_key,
 )
@@ -621,7 +619,7 @@ class AllRecords:
     @staticmethod
     def neither(ledger_id: int) -> tuple[Require, Require]:
         """What a transaction requires where there is to be no record of a ledger or stream."""
-        return Require(ledger_key(ledger_id), None), Require(stream_key(ledger_id), None)
+        return Require(OF_LEDGERS.key(ledger_id), None), Require(OF_STREAMS.key(ledger_id), None)
 
     async def delete_orphan(self, ledger_id: int) -> None:
         """Have bookies drop what they hold of a ledger that has no record, whatever token it has: an operator's order.
@@ -641,13 +639,13 @@ class AllRecords:
             try:
                 await self._store.multi([*orphaned, tombstone_op(made, stands)])
             except (VersionConflictError, AlreadyExistsError) as error:
-                if error.ids.get("key") == ledger_key(ledger_id):
+                if error.ids.get("key") == OF_LEDGERS.key(ledger_id):
                     msg = (
                         f"ledger {ledger_id} has a record and is not an orphan; delete it with `quire "
                         f"ledger delete {ledger_id}`"
                     )
                     raise RefusedError(msg, ledger_id=ledger_id) from error
-                if error.ids.get("key") == stream_key(ledger_id):
+                if error.ids.get("key") == OF_STREAMS.key(ledger_id):
                     msg = (
                         f"{ledger_id} is a stream, which has a record, and is not an orphan; find its name with `quire "
                         "stream list` and delete it with `quire stream delete NAME`"

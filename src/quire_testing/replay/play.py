@@ -29,7 +29,6 @@ from quire.core.ledger.stripes import HeldInterval
 from quire.core.repair.effects import CopyRange, EndLimbo, ListReplica, RepairEffect
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.transcript import record_text
-from quire.metadata.keys import ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.store import Delete, Put, VersionConflictError
@@ -453,7 +452,7 @@ class Play:
                 other.finish()
 
     def _deletes(self, before: State) -> list[str]:
-        self.space.apply((Delete(ledger_key(LEDGER)),))
+        self.space.apply((Delete(OF_LEDGERS.key(LEDGER)),))
         self.store = Store(None, self.store.version + 1, self.store.closes, self.store.fault)
         for number, bookie in enumerate(self.bookies):
             known = self.script.bookies.parts[before[number]].facts is not None

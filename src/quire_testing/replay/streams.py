@@ -26,8 +26,9 @@ from quire.core.ledger.writer_state import WriterLimits
 from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.repair.rereplication import RepairMachine
 from quire.core.transcript import record_text
-from quire.metadata.keys import STREAMS, stream_key
+from quire.metadata.keys import STREAMS
 from quire.metadata.memory import MemorySpace
+from quire.metadata.records import OF_STREAMS
 from quire.metadata.store import Create, VersionConflictError
 from quire.wire.stream_metadata import encode_stream
 from quire_testing.explorer.bookies import LEDGER
@@ -140,7 +141,7 @@ class StreamPlay:
     def _created(self) -> tuple[LedgerMetadata, int]:
         state = self.script.initial()
         store = self.script.stores.parts[state[self.script.at.store]]
-        self.space.apply((Create(stream_key(LEDGER), encode_stream(store.record)),))
+        self.space.apply((Create(OF_STREAMS.key(LEDGER), encode_stream(store.record)),))
         self.leaders[0].create(store.record)
         return store.record, store.version
 

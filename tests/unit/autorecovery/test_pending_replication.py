@@ -25,7 +25,7 @@ from quire.core.repair.effects import RepairOutcome
 from quire.core.repair.under_replicated_marks import ANY_BOOKIE, MarkReason
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieRegistry
-from quire.metadata.keys import ledger_key
+from quire.metadata.records import OF_LEDGERS
 from quire.metadata.sqlite.store import SqliteStore
 from support.small_cluster import SmallCluster, small_cluster
 from unit.client.test_write_quorum import CONFIG, SHAPE, is_whole, without_one
@@ -152,5 +152,5 @@ async def test_a_record_that_is_damaged_in_the_store_keeps_no_other_from_being_m
             await audited.records.ledgers.create(replace(closed, ledger_id=LedgerId(ledger_id)))
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             cut = "UPDATE entries SET value = substr(value, 1, length(value) - 1) WHERE key = ?"
-            assert connection.execute(cut, (ledger_key(2),)).rowcount == 1
+            assert connection.execute(cut, (OF_LEDGERS.key(2),)).rowcount == 1
         assert await PendingReplication(audited).mark() == 2

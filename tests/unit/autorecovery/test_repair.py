@@ -24,7 +24,7 @@ from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.effects import Loss, RepairOutcome
 from quire.core.repair.under_replication import MissingReason
-from quire.metadata.keys import ledger_key
+from quire.metadata.records import OF_LEDGERS
 from support.small_cluster import SmallCluster, small_cluster
 
 COUNT = 30
@@ -233,9 +233,9 @@ async def test_a_record_without_password_or_sense_does_not_hold_up_others(tmp_pa
     async with small_cluster(tmp_path, 4) as cluster:
         client = await cluster.client()
         spoilt = await written(client)
-        found = await client.store.get(ledger_key(spoilt))
+        found = await client.store.get(OF_LEDGERS.key(spoilt))
         assert found is not None
-        await client.store.put(ledger_key(spoilt), b"no record", found.version)
+        await client.store.put(OF_LEDGERS.key(spoilt), b"no record", found.version)
         shape = {"password": b"right", "digest": "mac"}
         plain = await written(client, **shape)
         other = await written(client, password=b"")

@@ -17,9 +17,9 @@ from quire.core.errors import CorruptMetadataError, RefusedError
 from quire.core.ids import BookieId, LedgerId
 from quire.env.real import RealFiles
 from quire.metadata.accepting import accept_store, stopped_collections
-from quire.metadata.keys import ledger_key, passes_key, tombstone_key
+from quire.metadata.keys import passes_key, tombstone_key
 from quire.metadata.memory import MemoryStore
-from quire.metadata.records import AllRecords
+from quire.metadata.records import OF_LEDGERS, AllRecords
 from quire.metadata.store import Create, StoreBusyError
 from quire.storage.directory.collector_file import COLLECTOR_FILE
 from quire.wire.store_records import Passes, encode_passes
@@ -269,14 +269,14 @@ async def test_ids_that_the_bookie_holds_are_not_given_again(at: At) -> None:
 
 async def test_damaged_values_are_named_and_harmless(at: At, caplog: pytest.LogCaptureFixture) -> None:
     ids = await at.write(40)
-    some = await at.store.get(ledger_key(ids[0]))
+    some = await at.store.get(OF_LEDGERS.key(ids[0]))
     assert some is not None
     for first in range(1_000, 11_000, 100):  # of ledgers that this bookie does not hold
-        await at.store.multi([Create(ledger_key(one), some.value) for one in range(first, first + 100)])
+        await at.store.multi([Create(OF_LEDGERS.key(one), some.value) for one in range(first, first + 100)])
     await at.passes(2)
-    found = await at.store.get(ledger_key(ids[7]))
+    found = await at.store.get(OF_LEDGERS.key(ids[7]))
     assert found is not None
-    await at.store.put(ledger_key(ids[7]), b"\xff" * 30, found.version)
+    await at.store.put(OF_LEDGERS.key(ids[7]), b"\xff" * 30, found.version)
     await at.client.delete_ledger(ids[1])
     await at.records.ledgers.delete(LedgerId(ids[2]))
     stone = await at.store.get(tombstone_key(ids[2]))

@@ -16,7 +16,6 @@ from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import DigestType, LedgerMetadata, new_ledger
-from quire.metadata.keys import ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.store import Put, Versioned
@@ -117,7 +116,7 @@ async def test_any_other_record_refuses_the_writer(how: str, at: World) -> None:
     elif how == "deleted":
         await records.delete(1)
     else:
-        await at.store.multi([Put(ledger_key(1), b"no record", version)])
+        await at.store.multi([Put(OF_LEDGERS.key(1), b"no record", version)])
     await lose(at)
     await has_looked(at)
     if how == "deleted":
@@ -133,7 +132,7 @@ async def test_a_record_that_cannot_be_read_refuses_its_own_ledger_only(at: Worl
     await created(at, 1)
     await created(at, 2)
     _, version = await RecordStore(at.store, OF_LEDGERS).read(1)
-    await at.store.multi([Put(ledger_key(1), b"no record", version)])
+    await at.store.multi([Put(OF_LEDGERS.key(1), b"no record", version)])
     await lose(at)
     await has_looked(at)
     assert (await told(at, access(1)))["limbo"], "nobody knows whom it names"

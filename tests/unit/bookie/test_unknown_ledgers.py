@@ -17,7 +17,6 @@ from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.bookie.rules import RULES
 from quire.core.ledger.metadata import DigestType
-from quire.metadata.keys import ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.store import Put, StoreAwayError, Versioned
@@ -144,7 +143,7 @@ async def test_without_a_key_in_the_record_the_first_one_counts(how: str, at: Wo
     await put_record(at.store, record_of(NEW, [at.bookie]))
     if how == "not readable":
         _, version = await RecordStore(at.store, OF_LEDGERS).read(NEW)
-        await at.store.multi([Put(ledger_key(NEW), b"no record", version)])
+        await at.store.multi([Put(OF_LEDGERS.key(NEW), b"no record", version)])
     assert await at.add(access(NEW), [0]) is Answer.OK
     assert await at.add(access(NEW, password=b"another"), [1]) is Answer.UNAUTHORISED
 
@@ -209,7 +208,7 @@ async def test_nothing_waits_for_a_record_that_can_be_seen_at_once(at: World) ->
     store: SeeingStore = await over(at, SeeingStore(at.store._space))
     store.gate = asyncio.Event()
     who = await create(at)
-    store.see(ledger_key(NEW))
+    store.see(OF_LEDGERS.key(NEW))
     assert await at.add(who, [0]) is Answer.OK
     assert at.server.record_reads.reads == 0
 
@@ -220,7 +219,7 @@ async def test_an_older_record_refuses_nobody(at: World) -> None:
     store.gate = asyncio.Event()
     store.gate.set()
     await create(at, password=b"the first life's")
-    store.see(ledger_key(NEW))
+    store.see(OF_LEDGERS.key(NEW))
     who = await create(at)
     assert await at.add(who, [0]) is Answer.OK
     assert await fence(at, access(NEW, password=b"wrong", token=0)) is Answer.UNAUTHORISED

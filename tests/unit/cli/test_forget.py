@@ -15,8 +15,7 @@ from quire.cli.main import app
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import new_stream
 from quire.metadata.bookies import BookieInfo, BookieRegistry
-from quire.metadata.keys import stream_key
-from quire.metadata.records import AllRecords
+from quire.metadata.records import OF_STREAMS, AllRecords
 from quire.metadata.sqlite.store import SqliteStore
 from support.records import record_of
 
@@ -33,7 +32,7 @@ async def a_stream(store: SqliteStore) -> None:
 
 
 async def a_damaged_stream(store: SqliteStore) -> None:
-    await store.create(stream_key(9), b"the record of a later version")
+    await store.create(OF_STREAMS.key(9), b"the record of a later version")
 
 
 async def others(store: SqliteStore) -> None:

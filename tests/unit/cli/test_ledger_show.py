@@ -13,7 +13,7 @@ from quire.cli.ledger.ledger_show import guarantee_text
 from quire.cli.main import app
 from quire.core.ledger.guarantee import GIVEN_UP, GUARANTEED
 from quire.core.ledger.metadata import LedgerState
-from quire.metadata.keys import ledger_key
+from quire.metadata.records import OF_LEDGERS
 from quire.metadata.sqlite.store import SqliteStore
 from quire.wire import ledger_metadata
 from quire_testing.explorer.beginning import record_of
@@ -44,7 +44,7 @@ def test_a_damaged_record_does_not_hide_the_other_ledgers(tmp_path: Path) -> Non
         async with await SqliteStore.open(path, create=True) as store:
             for ledger_id in (1, 2, 3):
                 value = ledger_metadata.serialize(replace(OPEN, ledger_id=ledger_id))
-                await store.create(ledger_key(ledger_id), b"junk" if ledger_id == 2 else value)
+                await store.create(OF_LEDGERS.key(ledger_id), b"junk" if ledger_id == 2 else value)
 
     def said(*arguments: str, code: int = 0) -> tuple[list[dict[str, object]], str]:
         done = CliRunner().invoke(app, [*arguments, "--json", "--cluster", f"sqlite:{path}"])

@@ -22,8 +22,7 @@ from quire.cli.main import app
 from quire.client.bookies.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.errors import NoClusterError
-from quire.metadata.keys import ledger_key
-from quire.metadata.records import AllRecords
+from quire.metadata.records import OF_LEDGERS, AllRecords
 from quire.metadata.sqlite.store import SqliteStore
 from quire.storage.config import KIB, StorageConfig
 
@@ -56,7 +55,7 @@ class At:
     async def forget(self, *ids: int) -> None:
         """Records vanish and leave nothing, as when a store went back."""
         for ledger_id in ids:
-            await self.servers[0].store.delete(ledger_key(ledger_id))
+            await self.servers[0].store.delete(OF_LEDGERS.key(ledger_id))
 
 
 @asynccontextmanager

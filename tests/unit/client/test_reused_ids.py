@@ -14,7 +14,7 @@ from quire.core.errors import (
     ReadUnavailableError,
 )
 from quire.core.ledger.metadata import TOKEN_KEY, LedgerState
-from quire.metadata.keys import ledger_key
+from quire.metadata.records import OF_LEDGERS
 from quire.metadata.store import Delete
 from support.small_cluster import SmallCluster
 from support.waiting import until_async
@@ -35,7 +35,7 @@ async def written(cluster: SmallCluster):
 
 def restore(cluster: SmallCluster, ledger_id: int) -> None:
     """What a backup from before the ledger does: no record, and the id is given out again."""
-    cluster.space.apply((Delete(ledger_key(ledger_id)),))
+    cluster.space.apply((Delete(OF_LEDGERS.key(ledger_id)),))
     cluster.space.ledger_ids = ledger_id - 1
 
 

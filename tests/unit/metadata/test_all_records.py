@@ -12,9 +12,8 @@ from quire.core.errors import CorruptMetadataError
 from quire.core.ids import LedgerId
 from quire.core.ledger.metadata import new_stream
 from quire.metadata import records as all_records
-from quire.metadata.keys import ledger_key, stream_key
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.metadata.records import AllRecords
+from quire.metadata.records import OF_LEDGERS, OF_STREAMS, AllRecords
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import LIST_LIMIT, Create
 from support.records import record_of
@@ -52,7 +51,7 @@ async def test_what_has_a_record_is_known_by_its_id() -> None:
     assert await records.has(3)
     assert await records.has(4)
     assert not await records.has(6)
-    await records._store.multi([Create(stream_key(LedgerId(7)), b"damaged")])
+    await records._store.multi([Create(OF_STREAMS.key(LedgerId(7)), b"damaged")])
     assert await records.has(7)
     page, _ = await records.page(5)
     assert [one.ledger_id for one in page] == [7, 8, 9, 10], "a damaged one hides no other"
@@ -69,12 +68,12 @@ async def test_a_value_that_is_damaged_in_the_store_hides_no_other(tmp_path: Pat
             await records.ledgers.create(record_of(ledger_id, ["b"], password=b""))
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             cut = "UPDATE entries SET value = substr(value, 1, length(value) - 1) WHERE key = ?"
-            assert connection.execute(cut, (ledger_key(3),)).rowcount == 1
+            assert connection.execute(cut, (OF_LEDGERS.key(3),)).rowcount == 1
         assert [ledger_id async for ledger_id in records.ids()] == sorted(LEDGERS)
         page, whole = await records.page()
         assert whole
         parsed = [one.parsed().ledger_id for one in page if one.ledger_id != 3]
         assert parsed == sorted(LEDGERS - {3})
-        with pytest.raises(CorruptMetadataError, match=ledger_key(3)):
+        with pytest.raises(CorruptMetadataError, match=OF_LEDGERS.key(3)):
             page[2].parsed()
         assert await records.has(3)

@@ -17,16 +17,16 @@ from quire.metadata.keys import (
     missing_key,
     passes_key,
     repairs_key,
-    stream_key,
     stream_name_key,
     tombstone_key,
     watermark_key,
 )
+from quire.metadata.records import OF_STREAMS
 from quire.metadata.store import check_key
 from quire.metadata.zookeeper.options import ZookeeperLayout
 from quire.metadata.zookeeper.paths import KeyPaths
 
-OF_LEDGERS = [ledger_notes_key, tombstone_key, stream_key, repairs_key]
+OF_LEDGERS = [ledger_notes_key, tombstone_key, OF_STREAMS.key, repairs_key]
 SHARED = [missing_key, lock_key]
 OF_BOOKIES = [watermark_key, boot_key, passes_key, away_key]
 NUMBERS = st.integers(0, ID_MAX) | st.sampled_from([0, 1, 2**31 - 2, 2**31 - 1, ID_MAX])

@@ -10,7 +10,7 @@ from quire.core.errors import CorruptMetadataError, MetadataUnknownError, NoSuch
 from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger, new_stream
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.under_replicated_marks import MarkReason, UnderReplicatedMark
-from quire.metadata.keys import TOMBSTONES, ledger_key, missing_key, stream_key, tombstone_key
+from quire.metadata.keys import TOMBSTONES, missing_key, tombstone_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import ATTEMPTS_MAX, OF_LEDGERS, OF_STREAMS, AllRecords, RecordStore
 from quire.metadata.repairs import RepairStore
@@ -61,7 +61,7 @@ async def test_a_lost_answer_about_a_ledger_that_java_deleted_meanwhile_is_no_de
         return found
 
     async def as_java_does():
-        await MemoryStore.multi(store, [Delete(ledger_key(1))])
+        await MemoryStore.multi(store, [Delete(OF_LEDGERS.key(1))])
 
     store.get = get
     with pytest.raises(NoSuchLedgerError):
@@ -84,8 +84,8 @@ async def test_a_record_that_changes_meanwhile_goes_all_the_same_unless_its_vers
     ledgers = RecordStore(store, OF_LEDGERS)
 
     async def change():
-        found = await store.get(ledger_key(1))
-        await MemoryStore.multi(store, [Put(ledger_key(1), found.value, found.version)])
+        found = await store.get(OF_LEDGERS.key(1))
+        await MemoryStore.multi(store, [Put(OF_LEDGERS.key(1), found.value, found.version)])
 
     version = await ledgers.create(record_of(1))
     store.between = [change]
@@ -105,7 +105,7 @@ async def test_a_record_that_cannot_be_read_can_be_deleted_and_proves_nothing_ab
     store = MemoryStore()
     ledgers = RecordStore(store, OF_LEDGERS)
     for number, value in ((1, b"junk"), (2, b"")):
-        version = await store.create(ledger_key(number), value)
+        version = await store.create(OF_LEDGERS.key(number), value)
         await ledgers.delete(number)
         made, _ = await tombstone_of(ledgers, number)
         assert (made.token, made.record_version) == (0, version)
@@ -130,7 +130,7 @@ async def test_values_damaged_on_the_disk_do_not_stop_a_deletion(tmp_path):
         ledgers = RecordStore(store, OF_LEDGERS)
         await ledgers.create(record_of(1))
         spoil()
-        with pytest.raises(CorruptMetadataError, match=ledger_key(1)):
+        with pytest.raises(CorruptMetadataError, match=OF_LEDGERS.key(1)):
             await ledgers.read(1)
         await ledgers.delete(1)
         assert (await tombstone_of(ledgers, 1))[0].token == 0
@@ -181,8 +181,8 @@ async def test_a_stream_goes_as_a_ledger_does_after_a_lost_answer_and_with_a_dam
         await streams.delete(1, name="s")
         assert (await tombstone_of(streams, 1))[0].record_version == version
     await streams.create(new_stream(record_of(1), owner=1), "s")
-    found = await store.get(stream_key(1))
-    await store.put(stream_key(1), b"\xff", found.version)
+    found = await store.get(OF_STREAMS.key(1))
+    await store.put(OF_STREAMS.key(1), b"\xff", found.version)
     await streams.delete(1, name="s")
     assert await streams.names() == []
     assert (await tombstone_of(streams, 1))[0].token == 0
@@ -225,4 +225,4 @@ async def test_a_deletion_does_not_depend_on_the_marks(monkeypatch):
 
     monkeypatch.setattr(RepairStore, "marks_of", away)
     await RecordStore(store, OF_LEDGERS).delete(1)
-    assert await store.get(ledger_key(1)) is None
+    assert await store.get(OF_LEDGERS.key(1)) is None

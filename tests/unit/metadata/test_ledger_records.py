@@ -15,7 +15,7 @@ from quire.core.ids import BookieId
 from quire.core.ledger.metadata import TOKEN_KEY, DigestType, new_ledger
 from quire.core.ledger.notes import NO_NOTES, AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
 from quire.core.ledger.writer_state import Hole
-from quire.metadata.keys import ledger_key, ledger_notes_key
+from quire.metadata.keys import ledger_notes_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import ATTEMPTS_MAX, OF_LEDGERS, RecordStore
 from quire.metadata.store import Create, Put, StoreBusyError, VersionConflictError
@@ -153,13 +153,13 @@ async def test_a_watch_hears_of_one_ledger_only():
         assert (await anext(changes)).reread_all
         await ledgers.delete(10)
         await ledgers.write(record_of(1).in_recovery(), version)
-        assert await anext(changes) == {ledger_key(1)}
+        assert await anext(changes) == {OF_LEDGERS.key(1)}
 
 
 async def test_values_and_keys_that_are_none_of_ours_are_named():
     store = MemoryStore()
     ledgers = RecordStore(store, OF_LEDGERS)
-    await store.create(ledger_key(7), b"junk")
+    await store.create(OF_LEDGERS.key(7), b"junk")
     with pytest.raises(CorruptMetadataError, match="ledger 7"):
         await ledgers.read(7)
     assert await ledgers.list() == [7]
@@ -210,7 +210,7 @@ async def test_notes_are_written_with_the_record_and_read_with_it(stored_format)
     assert (notes, found.length) == (less, 91)
     await ledgers.write_with_notes(found, NO_NOTES, later)
     assert (await ledgers.read_with_notes(1))[1] == NO_NOTES
-    assert [key for key, _ in await store.list("")] == [ledger_key(1)]
+    assert [key for key, _ in await store.list("")] == [OF_LEDGERS.key(1)]
     await ledgers.delete(1)
     await end_tombstones(store, [(1, (await tombstone_of(ledgers, 1))[1])])
     for attempt in (ledgers.read_with_notes(1), ledgers.write_with_notes(found, NOTES, later)):
@@ -263,7 +263,7 @@ async def test_a_ledger_that_takes_the_id_of_another_does_not_get_its_notes():
     with pytest.raises(AlreadyExistsError):
         await ledgers.create(record)
     assert (await ledgers.read_with_notes(1))[1] == NOTES
-    await store.delete(ledger_key(1))  # as Java does
+    await store.delete(OF_LEDGERS.key(1))  # as Java does
     await ledgers.create(record)
     assert (await ledgers.read_with_notes(1))[1] == NO_NOTES
 
@@ -277,8 +277,8 @@ async def test_notes_of_one_moment_are_read_or_none():
         async def get(self, key):
             found = await super().get(key)
             if self.changing and key == ledger_notes_key(1):
-                record = await super().get(ledger_key(1))
-                await self.multi([Put(ledger_key(1), record.value, record.version)])
+                record = await super().get(OF_LEDGERS.key(1))
+                await self.multi([Put(OF_LEDGERS.key(1), record.value, record.version)])
             return found
 
     store = Restless()

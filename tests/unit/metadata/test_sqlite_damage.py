@@ -8,7 +8,6 @@ import pytest
 
 from quire.core.errors import CorruptMetadataError
 from quire.metadata.checked import seal
-from quire.metadata.keys import ledger_key
 from quire.metadata.records import OF_LEDGERS, RecordStore
 from quire.metadata.sqlite.file import SqliteFile
 from quire.metadata.sqlite.store import SqliteStore
@@ -23,24 +22,24 @@ def raw(path, query, *values):
 async def test_a_damaged_value_is_an_error_that_names_the_key_and_can_be_replaced(tmp_path):
     path = tmp_path / "metadata.db"
     async with await SqliteStore.open(path, create=True) as store:
-        versions = [await store.create(ledger_key(number), b"value") for number in range(3)]
-        stored = seal(ledger_key(1), b"value")
-        raw(path, "UPDATE entries SET value = ? WHERE key = ?", stored[:-1] + b"\1", ledger_key(1))
-        with pytest.raises(CorruptMetadataError, match=ledger_key(1)):
-            await store.get(ledger_key(1))
-        with pytest.raises(CorruptMetadataError, match=ledger_key(1)):
+        versions = [await store.create(OF_LEDGERS.key(number), b"value") for number in range(3)]
+        stored = seal(OF_LEDGERS.key(1), b"value")
+        raw(path, "UPDATE entries SET value = ? WHERE key = ?", stored[:-1] + b"\1", OF_LEDGERS.key(1))
+        with pytest.raises(CorruptMetadataError, match=OF_LEDGERS.key(1)):
+            await store.get(OF_LEDGERS.key(1))
+        with pytest.raises(CorruptMetadataError, match=OF_LEDGERS.key(1)):
             await RecordStore(store, OF_LEDGERS).read(1)
         assert await RecordStore(store, OF_LEDGERS).list() == [0, 1, 2]  # it hides nobody else
         page = await RecordStore(store, OF_LEDGERS).page()
         assert [value.version for _, value in page] == versions
         assert page[2][1].value == b"value"
-        with pytest.raises(CorruptMetadataError, match=ledger_key(1)):
+        with pytest.raises(CorruptMetadataError, match=OF_LEDGERS.key(1)):
             _ = page[1][1].value
-        await store.put(ledger_key(1), b"again", versions[1])
-        assert (await store.get(ledger_key(1))).value == b"again"
-        raw(path, "UPDATE entries SET value = ? WHERE key = ?", stored[1:], ledger_key(1))
-        await store.delete(ledger_key(1))
-        assert await store.get(ledger_key(1)) is None
+        await store.put(OF_LEDGERS.key(1), b"again", versions[1])
+        assert (await store.get(OF_LEDGERS.key(1))).value == b"again"
+        raw(path, "UPDATE entries SET value = ? WHERE key = ?", stored[1:], OF_LEDGERS.key(1))
+        await store.delete(OF_LEDGERS.key(1))
+        assert await store.get(OF_LEDGERS.key(1)) is None
 
 
 def test_every_flipped_bit_of_the_counters_is_found_or_changes_nothing(tmp_path):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from quire.core.errors import CorruptMetadataError, MisuseError, NoClusterError
 from quire.core.ids import ID_MAX
-from quire.metadata.keys import DISABLE, LOST_DELAY, ledger_key, lock_key, missing_key
+from quire.metadata.keys import DISABLE, LOST_DELAY, lock_key, missing_key
+from quire.metadata.records import OF_LEDGERS
 from quire.metadata.store import check_key
 from quire.metadata.zookeeper.options import ZookeeperLayout, ZookeeperOptions, parse_uri
 from quire.metadata.zookeeper.paths import (
@@ -35,9 +36,9 @@ def test_ledger_paths_are_javas_and_come_back(layout):
             layout is ZookeeperLayout.LEGACY_HIERARCHICAL and case["ledger_id"] >= SHORT_ID_END
         ):
             continue
-        path = paths.path(ledger_key(case["ledger_id"]))
+        path = paths.path(OF_LEDGERS.key(case["ledger_id"]))
         assert path == case[layout.value]
-        assert paths.key(path) == ledger_key(case["ledger_id"])
+        assert paths.key(path) == OF_LEDGERS.key(case["ledger_id"])
 
 
 def test_a_layout_without_long_paths_says_so():
@@ -190,7 +191,7 @@ def test_ranges_of_ids_are_those_of_their_keys(rest, after):
         digits = "".join(c for c in text if c.isdigit())[:19]
         probes |= {int(digits.ljust(19, fill) or 0) for fill in "019"}
     for number in {n for probe in probes for n in (probe - 1, probe, probe + 1) if 0 <= n <= ID_MAX}:
-        key = ledger_key(number)
+        key = OF_LEDGERS.key(number)
         wanted = key.startswith(prefix) and (after is None or key > after)
         assert wanted == (span is not None and span[0] <= number <= span[1])
 
