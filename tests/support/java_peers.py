@@ -31,6 +31,8 @@ from quire.metadata.connect import open_store
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 START_SECONDS = 900
+SILENT_SECONDS = 240
+"""No command of the Java client is silent for so long: its own limits for a request are a quarter of it."""
 BOOKIES = 3
 FRAME_BYTES_MAX = 5_253_120
 CONFIGURATION = (
@@ -211,10 +213,29 @@ class JavaClient:
         await self._process.stdin.drain()
         line = b""
         while not line.startswith(b'{"event":"done"'):
-            line = await self._process.stdout.readline()
+            try:
+                async with asyncio.timeout(SILENT_SECONDS):
+                    line = await self._process.stdout.readline()
+            except TimeoutError:
+                raise RuntimeError(
+                    f"the Java client said nothing for {SILENT_SECONDS} s during {command}; its threads:\n"
+                    + await self._threads()
+                ) from None
             if not line:
                 raise RuntimeError(f"the Java client ended during {command}")
             yield line
+
+    async def _threads(self) -> str:
+        """What the threads of a Java that does not go on are doing."""
+        asked = await asyncio.create_subprocess_exec(
+            "jstack",
+            str(self._process.pid),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await asked.communicate()
+        return said.decode()
 
     async def events(
         self, uri: str, digest: str, command: str, *arguments: object
