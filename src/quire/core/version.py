@@ -8,5 +8,5 @@ FORMAT: Final = 2
 
 Until a release is published they change in place: this number rises, and nothing reads or speaks a lower one.
 """
-UNRELEASED: Final = "an unreleased Quire before revision 7eed60f5, which reads it"
+UNRELEASED: Final = "an unreleased Quire; use a revision before 7eed60f5 for it"
 """Who wrote what has a lower version, for sentences that refuse it."""

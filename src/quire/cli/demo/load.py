@@ -1,6 +1,6 @@
 """The demo's writer, a process of its own so that it can be killed: appends an input's lines to a log.
 
-    python -m quire.cli.demo.load --cluster URI --log NAME --root DIR [--records-per-second N] [--pause-at N,N] < FILES
+    python -m quire.cli.demo.load --cluster URI --log NAME --root DIR [--records-per-second N] [--hold-at N] < FILES
 
 It looks where the log ends and goes on there: record n of the input has offset n, so a successor neither loses nor
 doubles a line. On stdout it says, a JSON object per line, where it began and how far its records are acknowledged.

@@ -100,7 +100,8 @@ class StoreProgress(NamedTuple):
     def is_behind(self, remembered: StoreProgress) -> bool:
         """Whether a database that is here now was further once: it went back.
 
-        Not the sum of the counters is compared but each of them: a restored store's ids leap, its changes do not.
+        Each counter is compared by itself, not their sum: ids that were jumped over would make up for changes that are
+        missing.
 
         Args:
             remembered: of the same instance.
