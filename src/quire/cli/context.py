@@ -41,8 +41,7 @@ def context() -> None:
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The context's name.")],
     cluster: Annotated[
-        str,
-        typer.Argument(metavar="CLUSTER", help="A URI, a directory of `quire up`, or a metadata file."),
+        str, typer.Argument(metavar="CLUSTER", help="A URI, a directory of `quire up`, or a metadata file.")
     ],
     use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
     replace: Annotated[
@@ -68,8 +67,7 @@ def add(
 @app.command()
 def use(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="The context's name.", autocompletion=names),
+        str | None, typer.Argument(metavar="[NAME]", help="The context's name.", autocompletion=names)
     ] = None,
     none: Annotated[bool, typer.Option("--none", help="Use no context any more.")] = False,
     as_json: JsonOption = False,

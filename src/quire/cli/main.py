@@ -52,7 +52,6 @@ def root(
         typer.Option(
             metavar="CLUSTER",
             help="The cluster, as the commands take it. Options may stand before the command or after it.",
-            show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,

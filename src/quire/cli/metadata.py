@@ -15,8 +15,7 @@ from quire.cli.console.output import Output
 app = typer.Typer(help="The metadata store behind a cluster: make one, look into it.")
 
 ForceOption = Annotated[
-    bool,
-    typer.Option("--force", help="Delete what is there first, with every ledger and log in it."),
+    bool, typer.Option("--force", help="Delete what is there first, with every ledger and log in it.")
 ]
 
 

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 PROGRESS_EVERY = 1000
 
 FilesArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="FILE...", help="Histories of one machine's processes; - is stdin.", show_default=False
-    ),
+    list[str], typer.Argument(metavar="FILE...", help="Histories of one machine's processes; - is stdin.")
 ]
 
 

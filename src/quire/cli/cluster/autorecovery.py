@@ -27,7 +27,6 @@ WorkerRateOption = Annotated[
         min=0.001,
         max=RATE_MAX,
         help="Copy at most this many million bytes a second in this process [default: as fast as bookies accept them].",
-        show_default=False,
     ),
 ]
 DelayOption = Annotated[
@@ -38,7 +37,6 @@ DelayOption = Annotated[
         min=0,
         max=2**31 - 1,
         help="Set first, for the whole cluster, how long a bookie may be away before its copies are replaced.",
-        show_default=False,
     ),
 ]
 

@@ -25,8 +25,7 @@ from quire.cli.console.output import Output
 from quire.core.errors import MisuseError
 
 DirOption = Annotated[
-    Path | None,
-    typer.Option("--dir", help="Where its segments and its identity lie [required].", show_default=False),
+    Path | None, typer.Option("--dir", help="Where its segments and its identity lie [required].")
 ]
 ListenOption = Annotated[str, typer.Option(help="host:port to listen on; port 0 takes any free one.")]
 AdvertiseOption = Annotated[
@@ -36,7 +35,6 @@ AdvertiseOption = Annotated[
         metavar="HOST:PORT",
         help="The address that clients connect to, port 0: the one it listens on; needed where --listen names every "
         "address, as 0.0.0.0 does [default: what --listen says].",
-        show_default=False,
     ),
 ]
 UnknownOption = Annotated[

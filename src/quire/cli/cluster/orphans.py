@@ -35,9 +35,7 @@ async def orphans(
     out: Output,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[ID…]", help="With --delete: the ledgers to delete: 17, or 17-29.", show_default=False
-        ),
+        typer.Argument(metavar="[ID…]", help="With --delete: the ledgers to delete: 17, or 17-29."),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Let the bookies drop these ledgers.")] = False,
     yes: YesOption = False,

@@ -26,12 +26,7 @@ REASONS_MAX: Final = 50
 
 BookieOption = Annotated[
     str | None,
-    typer.Option(
-        "--bookie",
-        metavar="BOOKIE",
-        help="Only this bookie [default: each that is registered].",
-        show_default=False,
-    ),
+    typer.Option("--bookie", metavar="BOOKIE", help="Only this bookie [default: each that is registered]."),
 ]
 NowOption = Annotated[bool, typer.Option("--now", help="At once, not with the next pass.")]
 TimeoutOption = Annotated[

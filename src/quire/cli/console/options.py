@@ -29,7 +29,6 @@ ClusterOption = Annotated[
         metavar="CLUSTER",
         help="The cluster: sqlite:PATH (what `quire up` prints), zk://HOST:2181/ledgers, a directory of `quire up`, or the "
         "name of a context [default: QUIRE_CLUSTER, else the context in use].",
-        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
@@ -39,7 +38,6 @@ SecurityOption = Annotated[
         "--security",
         metavar="FILE",
         help="What bookies ask of clients: a file with [tls] and [sasl] (docs/security.md).",
-        show_default=False,
     ),
 ]
 FrameOption = Annotated[
@@ -50,7 +48,6 @@ FrameOption = Annotated[
         metavar="BYTES",
         help="The longest frame of V2 and V3, 32 KiB less than our own protocol's; bookies and clients should have the "
         "same [default: 5253120, and 8 MiB for our own].",
-        show_default=False,
     ),
 ]
 SegmentOption = Annotated[
@@ -61,7 +58,6 @@ SegmentOption = Annotated[
         metavar="BYTES",
         help="The size of the files in which bookies keep entries; a bookie needs four of them, and an entry must fit one "
         "[default: 67108864, and less on a disk below 2 GiB].",
-        show_default=False,
     ),
 ]
 CollectOption = Annotated[
@@ -96,7 +92,6 @@ MinPresentOption = Annotated[
         metavar="N",
         help="Bookies of a new ledger that must be there, Qa to E; places of the others are absent slots, which name "
         "bookies that are away [default: Qa].",
-        show_default=False,
     ),
 ]
 
@@ -164,7 +159,6 @@ PasswordOption = Annotated[
         callback=password_of,
         help="A file with one line, the password of the ledger (of a log: of its ledgers), readable by you alone; - asks "
         "for it. Without it QUIRE_PASSWORD counts; no password by default.",
-        show_default=False,
     ),
 ]
 

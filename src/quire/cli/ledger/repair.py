@@ -46,7 +46,6 @@ BookieOption = Annotated[
         metavar="BOOKIE",
         help="This bookie is permanently lost: others take its place. It may be repeated. A bookie that is only "
         "down is not replaced without it.",
-        show_default=False,
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")]
@@ -58,7 +57,6 @@ RateOption = Annotated[
         min=0.001,
         max=RATE_MAX,
         help="Copy at most this many million bytes a second, all ledgers together [default: as fast as bookies accept them].",
-        show_default=False,
     ),
 ]
 
@@ -70,7 +68,6 @@ AcceptLossOption = Annotated[
         metavar="FILE",
         help="Go on without the entries that this file names, one `LEDGER FIRST..LAST` in each line, as the command "
         "shows them: only lost bookies may have them. The loss stands in the ledger's record.",
-        show_default=False,
     ),
 ]
 
@@ -88,7 +85,6 @@ RepairPasswordOption = Annotated[
         callback=_password,
         help="The password of ledgers whose record stores none (format 1): a file with this one line, readable by you "
         "alone; - asks for it. Without it QUIRE_PASSWORD counts.",
-        show_default=False,
     ),
 ]
 

@@ -28,8 +28,7 @@ async def verify(
     client: QuireClient,
     out: Output,
     ledger_id: Annotated[
-        int | None,
-        typer.Argument(metavar="[LEDGER]", help="The ledger's id.", min=0, show_default=False),
+        int | None, typer.Argument(metavar="[LEDGER]", help="The ledger's id.", min=0)
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Verify all ledgers and streams of the cluster.")

@@ -28,7 +28,6 @@ DirOption = Annotated[
         "--dir",
         help="Where everything lies; a second start continues with it [default: quire in the user's data directory, which is "
         "$XDG_DATA_HOME or ~/.local/share].",
-        show_default=False,
     ),
 ]
 OtherClusterOption = Annotated[
@@ -37,7 +36,6 @@ OtherClusterOption = Annotated[
         "--cluster",
         metavar="CLUSTER",
         help="Add the bookies to this cluster instead of making one; QUIRE_CLUSTER and contexts in use do not count here.",
-        show_default=False,
     ),
 ]
 

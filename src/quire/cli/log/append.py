@@ -51,17 +51,12 @@ WaitOption = Annotated[
 class RecordOptions:
     """How records are written, and what they get that they do not have."""
 
-    key: Annotated[
-        str | None, typer.Option("--key", "-k", help="The key of records without one.", show_default=False)
-    ] = None
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of records without one.")] = None
     key_delimiter: KeyDelimiterOption = None
     headers: Annotated[
         list[str] | None,
         typer.Option(
-            "--header",
-            "-H",
-            metavar="NAME=VALUE",
-            help="A header of every record; may be repeated.",
+            "--header", "-H", metavar="NAME=VALUE", help="A header of every record; may be repeated."
         ),
     ] = None
     timestamp: Annotated[
@@ -70,7 +65,6 @@ class RecordOptions:
             metavar="TIME",
             help="The time of records without one: ISO 8601 (UTC without a zone), milliseconds since 1970, or -1h before "
             "now [default: now].",
-            show_default=False,
         ),
     ] = None
     empty_is_tombstone: Annotated[

@@ -67,7 +67,6 @@ async def alter(
             metavar="N",
             min=0,
             help="Bookies of a new ledger that must be there, Qa to E; 0: Qa.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -247,8 +246,7 @@ async def collect(
     client: QuireClient,
     out: Output,
     grace: Annotated[
-        float,
-        typer.Option(metavar="HOURS", help="How old garbage must be that only its age proves.", min=0),
+        float, typer.Option(metavar="HOURS", help="How old garbage must be that only its age proves.", min=0)
     ] = 24.0,
     every: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Go on, and repeat after this time.", min=0.01)

@@ -87,10 +87,7 @@ async def show(
     limit: Annotated[
         int | None,
         typer.Option(
-            metavar="N",
-            min=1,
-            help="Only the newest N ledgers [default: 20, and all with --json].",
-            show_default=False,
+            metavar="N", min=1, help="Only the newest N ledgers [default: 20, and all with --json]."
         ),
     ] = None,
     password: PasswordOption = "",

@@ -43,7 +43,6 @@ FileFormOption = Annotated[
         metavar="FORM",
         help="json, delimited or parquet; import takes lines too [default: by the file's name: .json, .jsonl, .ndjson, "
         ".delimited, .parquet].",
-        show_default=False,
     ),
 ]
 
@@ -56,12 +55,7 @@ def _ask_about_target(
     wait: bool,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to",
-            metavar="CLUSTER",
-            help="The target's cluster [default: the source's].",
-            show_default=False,
-        ),
+        typer.Option("--to", metavar="CLUSTER", help="The target's cluster [default: the source's]."),
     ] = None,
     yes: EndsWriterOption = False,
     **_: object,

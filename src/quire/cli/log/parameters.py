@@ -28,7 +28,6 @@ InFormOption = Annotated[
         metavar="FORM",
         help="How records are written: lines (values alone), or delimited or json, which have keys, headers and tombstones "
         "too [default: lines].",
-        show_default=False,
     ),
 ]
 OutFormOption = Annotated[
@@ -40,7 +39,6 @@ OutFormOption = Annotated[
         help="lines (values alone), delimited, json, or a format string as kcat's: %s value, %k key, %S and %K their "
         "sizes (-1: none), %o offset, %T timestamp in ms, %h headers, %t log, %% and \\n \\t \\xHH; nothing is added "
         "after it [default: lines].",
-        show_default=False,
     ),
 ]
 KeyDelimiterOption = Annotated[
@@ -50,15 +48,12 @@ KeyDelimiterOption = Annotated[
         "-K",
         metavar="TEXT",
         help="Lines are a key, this, and a value, as kcat's -K; \\t is a tab.",
-        show_default=False,
     ),
 ]
 TimesOption = Annotated[
     bool, typer.Option("--times", help="Delimited records have their timestamps (json has them always).")
 ]
-StartOption = Annotated[
-    int | None, typer.Option(help="The first offset [default: the log's start].", min=0, show_default=False)
-]
+StartOption = Annotated[int | None, typer.Option(help="The first offset [default: the log's start].", min=0)]
 FromTimeOption = Annotated[
     str | None,
     typer.Option(
@@ -66,7 +61,6 @@ FromTimeOption = Annotated[
         metavar="TIME",
         help="Begin with the first record as late as this: ISO 8601 (UTC without a zone), milliseconds since 1970, or "
         "-15m, -1h, -2d before now.",
-        show_default=False,
     ),
 ]
 UntilOption = Annotated[
@@ -75,18 +69,13 @@ UntilOption = Annotated[
         "--until",
         metavar="OFFSET|TIME",
         help="Stop before this offset, or before the first record as late as this time (milliseconds as @1700000000000).",
-        show_default=False,
     ),
 ]
 LastOption = Annotated[
-    int | None,
-    typer.Option(
-        "--last", "-n", metavar="N", help="Begin N records before the end.", min=0, show_default=False
-    ),
+    int | None, typer.Option("--last", "-n", metavar="N", help="Begin N records before the end.", min=0)
 ]
 EndOption = Annotated[
-    int | None,
-    typer.Option(help="Stop before this offset [default: the log's end].", min=0, show_default=False),
+    int | None, typer.Option(help="Stop before this offset [default: the log's end].", min=0)
 ]
 
 
