@@ -48,13 +48,11 @@ def head_text(head: LogHead) -> str:
 
 def effect_text(effect: object) -> str:
     match effect:
-        case e.ReadHead() | t.TrimReadHead():
+        case e.ReadHead():
             return "-> store read"
         case e.WriteHead(head, version, pages):
             made = "".join(f" and {name_page(page)}" for page in pages)
             return f"-> store write v{version}: {head_text(head)}{made}"
-        case t.TrimWriteHead(head, version):
-            return f"-> store write v{version}: {head_text(head)}"
         case e.RecoverLedger(item):
             return f"-> recover {item.ledger_id}"
         case e.CreateLedger():
@@ -96,7 +94,7 @@ class Dialogue:
         self.head: LogHead | None = LogHead(b"\x01" * 16, "orders")
         self.version = 1
         self.pages: dict[str, LogPage] = {}
-        self.writes: list[e.WriteHead | t.TrimWriteHead] = []
+        self.writes: list[e.WriteHead] = []
 
     def say(self, command: str) -> list[str]:
         word, *rest = command.split()
@@ -106,7 +104,7 @@ class Dialogue:
             return [f"!! {error.code}"]
         self.machine.check()
         out, self.machine.out = self.machine.out, []
-        self.writes += [effect for effect in out if isinstance(effect, e.WriteHead | t.TrimWriteHead)]
+        self.writes += [effect for effect in out if isinstance(effect, e.WriteHead)]
         return [effect_text(effect) for effect in out] or ["nothing"]
 
     # --- the store ---------------------------------------------------------------------------------------------
@@ -145,8 +143,7 @@ class Dialogue:
     def do_lands(self) -> None:
         """The newest write happens, whatever its caller is told."""
         write = self.writes[-1]
-        if isinstance(write, e.WriteHead):
-            self.pages |= {name_page(page): page for page in write.pages}
+        self.pages |= {name_page(page): page for page in write.pages}
         self.head, self.version = write.head, self.version + 1
 
     # --- inputs of both ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from quire.core.errors import CorruptMetadataError, MisuseError, PastEndError
 from quire.core.ids import LedgerId
+from quire.core.log.effects import ReadHead, WriteHead
 from quire.core.log.list import (
     FAN_OUT_MAX,
     Adoption,
@@ -32,9 +33,7 @@ from quire.core.log.trimming import (
     TrimDeleteLedger,
     TrimDeletePage,
     TrimMachine,
-    TrimReadHead,
     TrimReadPage,
-    TrimWriteHead,
 )
 from quire.wire.log_records import (
     PAGE_BYTES_MAX,
@@ -254,9 +253,9 @@ class Store:
             for effect in out:
                 machine.check()
                 match effect:
-                    case TrimReadHead():
+                    case ReadHead():
                         machine.head_read(self.head, self.head.generation)
-                    case TrimWriteHead(head):
+                    case WriteHead(head):
                         self.head = head
                         machine.head_written(head.generation)
                     case TrimReadPage(page):

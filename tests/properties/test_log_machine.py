@@ -25,9 +25,7 @@ from quire.core.log.trimming import (
     TrimDeletePage,
     TrimEnded,
     TrimMachine,
-    TrimReadHead,
     TrimReadPage,
-    TrimWriteHead,
 )
 from quire_testing.explorer.mutants import MUTANTS
 
@@ -274,9 +272,9 @@ class World:
             return
         machine, effect = self.trim_work.popleft()
         match effect:
-            case TrimReadHead():
+            case effects.ReadHead():
                 machine.head_read(self.head, self.version)
-            case TrimWriteHead(head, version):
+            case effects.WriteHead(head, version):
                 if version == self.version and self.head is not None:
                     if fate == 0:
                         self.late.append((head, version))

@@ -104,8 +104,8 @@ class LogLeader:
         may_retry: Callable[[], Awaitable[bool]],
         machine: MakeLogMachine = LogMachine,
     ) -> None:
-        self._log_id = head.log_id
-        self._head = head
+        self._log_id, self._name = head.log_id, head.name
+        self._first_head = head
         self._heads, self._ledgers, self._config, self._chance = heads, ledgers, config, chance
         self._owner = f"{holder}@{host}"
         self._may_retry = may_retry
@@ -144,8 +144,8 @@ class LogLeader:
     # --- for the sender ----------------------------------------------------------------------------------------
 
     @property
-    def _name(self) -> str:
-        return self._head.name
+    def _head(self) -> LogHead:
+        return self._machine.head or self._first_head
 
     @property
     def epoch(self) -> int:
@@ -287,21 +287,13 @@ class LogLeader:
     async def _read_head(self) -> None:
         async with self._turn:
             found = await self._retries.ask(self._heads.read, self._log_id)
-            if found is None:
-                self._machine.head_read(None, -1)
-            else:
-                self._head = found[0]
-                self._machine.head_read(*found)
+            self._machine.head_read(*(found or (None, -1)))
 
     async def _write_head(self, effect: e.WriteHead) -> None:
-        def written(version: int) -> None:
-            self._head = effect.head
-            self._machine.head_written(version)
-
         async with self._turn:
             await self._retries.compare_and_swap(
                 self._heads.write(effect.head, effect.version, effect.pages),
-                written,
+                self._machine.head_written,
                 self._machine.head_conflicted,
                 self._machine.head_unknown,
             )

@@ -24,14 +24,14 @@ from quire.core.errors import (
 )
 from quire.core.ids import LedgerId
 from quire.core.log.commit import HeadChange
+from quire.core.log.effects import WriteHead
 from quire.core.log.list import ItemLocation, LogHead, LogItem, LogSettings, PageLayout, PageRef
-from quire.core.log.rewriting import Replacement, RewriteMachine, RewriteStatus, RewriteWriteHead, replaceable
+from quire.core.log.rewriting import Replacement, RewriteMachine, RewriteStatus, replaceable
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers, is_batched, read_views, summary
 from quire.log.staging import StagedBy, stage
-from quire.metadata.retries import LOST, StoreRetries
-from quire.metadata.store import StoreAwayError, StoreBusyError
+from quire.metadata.retries import StoreRetries
 from quire.wire.batch import BatchView
 from quire.wire.log_records import page_name
 
@@ -150,27 +150,21 @@ class LogRewriter:
         machine = RewriteMachine(
             replacements, layout, page_name, archive=archive, compacted_below=compacted_below
         )
-        attempts_max = self._config.metadata_attempts_max
-        retries = StoreRetries(attempts_max)
+        retries, reread = StoreRetries(self._config.metadata_attempts_max), machine.head_conflicted
         machine.start()
         while machine.status is not RewriteStatus.ENDED:
             (effect,), machine.out = machine.out, []
-            if not isinstance(effect, RewriteWriteHead):
-                machine.list_read(*await StoreRetries(attempts_max).ask(self._list))
-                continue
-            try:
-                await self._write(effect, replacements)
-            except (*LOST, StoreAwayError, StoreBusyError) as error:
-                await retries.failed(error, retry=True)
-                machine.head_conflicted()
+            if isinstance(effect, WriteHead):
+                write = self._write(effect, replacements)
+                await retries.compare_and_swap(write, lambda _: machine.head_written(), reread, reread)
             else:
-                machine.head_written()
+                machine.head_read(*await retries.ask(self._list))
 
     async def _list(self) -> tuple[LogHead, int, list[tuple[PageRef, list[LogItem]]]]:
         head, version = await self._head()
         return head, version, await self._paged(head)
 
-    async def _write(self, effect: RewriteWriteHead, replacements: Sequence[Replacement]) -> None:
+    async def _write(self, effect: WriteHead, replacements: Sequence[Replacement]) -> None:
         """Replace the head if the new ledgers are there as they were made."""
         new = (each.new for each in replacements if each.new.location is not ItemLocation.ARCHIVE)
         required = [await self._guard(each) for each in new]

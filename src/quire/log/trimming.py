@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from quire.core.errors import MisuseError, NoSuchLogError, PastEndError
 from quire.core.log import trimming as t
+from quire.core.log.effects import ReadHead, WriteHead
 from quire.core.log.list import INTENTS_MAX, LogHead
 from quire.core.log.trimming import TrimMachine, TrimOutcome
 from quire.log.config import LogConfig
@@ -85,10 +86,10 @@ class LogTrimmer:
 
     async def _carry_out(self, machine: TrimMachine, effect: Any) -> None:
         match effect:
-            case t.TrimReadHead():
+            case ReadHead():
                 found = await self._retries().ask(self._heads.read, self._log_id)
                 machine.head_read(*(found or (None, -1)))
-            case t.TrimWriteHead(head, version):
+            case WriteHead(head, version):
                 reread = machine.head_conflicted  # after either: the head shows what is in
                 await self._writes.compare_and_swap(
                     self._heads.write(head, version), machine.head_written, reread, reread

@@ -455,9 +455,9 @@ class LogWorld:
         for effect in machine.out:
             said.append(trim_text(effect))
             match effect:
-                case t.TrimReadHead():
+                case fx.ReadHead():
                     work.append(("read",))
-                case t.TrimWriteHead(head, version):
+                case fx.WriteHead(head, version):
                     work.append(("swap", self.heads.number(head), version))
                 case t.TrimDeleteLedger(item):
                     work.append(("delete", int(item.ledger_id)))
@@ -490,7 +490,7 @@ def _page_name(page: LogPage) -> str:
     return f"{page.level}:" + ",".join(str(item.ledger_id) for item in page.items)
 
 
-def effect_text(effect: fx.Effect) -> str:
+def effect_text(effect: fx.Effect | t.TrimEffect) -> str:
     """An effect on one line of a transcript."""
     match effect:
         case fx.WriteHead(head, version):
@@ -511,12 +511,10 @@ def effect_text(effect: fx.Effect) -> str:
 def trim_text(effect: t.TrimEffect) -> str:
     """An effect on one line of a transcript."""
     match effect:
-        case t.TrimReadHead():
+        case fx.ReadHead():
             return "-> store read"
-        case t.TrimWriteHead(head, version):
-            return f"-> store write v{version}: {list(head.ledger_ids)}"
         case t.TrimDeleteLedger(item):
             return f"-> delete ledger {item.ledger_id}"
         case t.TrimEnded(outcome):
             return f"=> {outcome.value}"
-    return f"-> {type(effect).__name__}"
+    return effect_text(effect)

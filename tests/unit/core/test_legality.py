@@ -272,7 +272,7 @@ def rewritten(*steps):
 
 
 def list_read(machine):
-    machine.list_read(CLOSED, 3, [])
+    machine.head_read(CLOSED, 3, [])
 
 
 REWRITES = {
@@ -283,7 +283,7 @@ REWRITES = {
 }
 REWRITE_INPUTS = {
     "start": lambda m: m.start(),
-    "list_read": list_read,
+    "head_read": list_read,
     "head_written": lambda m: m.head_written(),
     "head_conflicted": lambda m: m.head_conflicted(),
 }

@@ -1,4 +1,4 @@
-"""What the log's machine wants done, and the changes that it makes to the list.
+"""What a leader's machine wants done, the requests for the head that others have too, and the changes of the list.
 
 Effects are data; `log/leader.py` carries them out. A change knows how to apply itself to any head and how to find
 itself in one: so a lost response, or another party's change in between, is settled by reading the head again.
@@ -35,7 +35,7 @@ class EndReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadHead:
-    """Read the head; answer `head_read`."""
+    """Read the head, for a rewrite also all items of its pages; answer `head_read`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,14 @@ class CreateLedger:
 
 @dataclass(frozen=True, slots=True)
 class WriteHead:
-    """Store the pages, then replace the head at `version`; answer `head_written`, `head_conflicted`, `head_unknown`."""
+    """Store the pages, then replace the head at `version`; answer `head_written`, `head_conflicted`, `head_unknown`.
+
+    A machine without `head_unknown` is told of a conflict then. A rewrite's new ledgers must be there still.
+    """
 
     head: LogHead
     version: int
-    pages: tuple[LogPage, ...]
+    pages: tuple[LogPage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

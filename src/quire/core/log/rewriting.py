@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 from quire.core.errors import ListChangedError, MisuseError
 from quire.core.ids import LedgerId
 from quire.core.log.cas import HeadCas
+from quire.core.log.effects import ReadHead, WriteHead
 from quire.core.log.list import (
     KEPT_ITEMS,
     ItemFlags,
@@ -51,7 +52,7 @@ REWRITE: Final = StateTable(
     RewriteStatus,
     {
         "start": "idle > reading",
-        "list_read": "reading > storing ended",
+        "head_read": "reading > storing ended",
         "head_written": "storing > ended",
         "head_conflicted": "storing > reading",
     },
@@ -184,28 +185,11 @@ def with_replaced(
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteReadList:
-    """Read the head and all items of its pages; answer `list_read`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteWriteHead:
-    """Store the pages and replace the head at `version`, if the new ledgers are there still.
-
-    Answer `head_written`, or `head_conflicted` when it was not replaced or that is unknown.
-    """
-
-    head: LogHead
-    version: int
-    pages: tuple[LogPage, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RewriteEnded:
     """The list holds all the new items."""
 
 
-RewriteEffect: TypeAlias = RewriteReadList | RewriteWriteHead | RewriteEnded
+RewriteEffect: TypeAlias = ReadHead | WriteHead | RewriteEnded
 
 
 class RewriteMachine:
@@ -247,21 +231,21 @@ class RewriteMachine:
         self.out: list[RewriteEffect] = []
 
     def start(self) -> None:
-        """Begin. Effects: RewriteReadList."""
+        """Begin. Effects: ReadHead."""
         assert REWRITE.acts["start"][self.status]
         self._read()
 
-    def list_read(self, head: LogHead, version: int, paged_items: PagedItems) -> None:
+    def head_read(self, head: LogHead, version: int, paged_items: PagedItems) -> None:
         """The list as it is now.
 
         Effects:
-            RewriteWriteHead; RewriteEnded if the new items are in it, by an earlier compare-and-swap of this machine or of
+            WriteHead; RewriteEnded if the new items are in it, by an earlier compare-and-swap of this machine or of
             another one for the same copies.
 
         Raises:
             ListChangedError, MisuseError: it cannot be done in this list, which is unchanged.
         """
-        if not REWRITE.acts["list_read"][self.status]:
+        if not REWRITE.acts["head_read"][self.status]:
             return
         self._cas.found(head, version)
         if self._archive and head.archive not in {"", self._archive}:
@@ -279,7 +263,7 @@ class RewriteMachine:
         )
         self._cas.write(made)
         self.status = REWRITE.moved[self.status, RewriteStatus.STORING]
-        self.out.append(RewriteWriteHead(made, version, pages))
+        self.out.append(WriteHead(made, version, pages))
 
     def head_written(self) -> None:
         """The compare-and-swap succeeded. Effects: RewriteEnded."""
@@ -288,14 +272,14 @@ class RewriteMachine:
             self._end()
 
     def head_conflicted(self) -> None:
-        """The list is another one by now, or what became of the compare-and-swap is unknown. Effects: RewriteReadList."""
+        """The list is another one by now, or what became of the compare-and-swap is unknown. Effects: ReadHead."""
         if REWRITE.acts["head_conflicted"][self.status]:
             self._read()
 
     def _read(self) -> None:
         self._cas.read()
         self.status = REWRITE.moved[self.status, RewriteStatus.READING]
-        self.out.append(RewriteReadList())
+        self.out.append(ReadHead())
 
     def _end(self) -> None:
         self.status = REWRITE.moved[self.status, RewriteStatus.ENDED]

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from quire.core.errors import MisuseError, PastEndError
 from quire.core.ids import LedgerId
 from quire.core.log.cas import HeadCas
+from quire.core.log.effects import ReadHead, WriteHead
 from quire.core.log.list import Intent, IntentKind, LogHead, LogItem, LogPage, PageRef
 from quire.core.state_table import StateTable
 
@@ -60,19 +61,6 @@ class TrimOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TrimReadHead:
-    """Read the head; answer `head_read`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrimWriteHead:
-    """Replace the head at `version`; answer `head_written`, or `head_conflicted` when it was not or that is unknown."""
-
-    head: LogHead
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
 class TrimReadPage:
     """Read a page; answer `page_read` (None: it is deleted already)."""
 
@@ -107,13 +95,7 @@ class TrimEnded:
 
 
 TrimEffect: TypeAlias = (
-    TrimReadHead
-    | TrimWriteHead
-    | TrimReadPage
-    | TrimDeleteLedger
-    | TrimDeletePage
-    | TrimDeleteLog
-    | TrimEnded
+    ReadHead | WriteHead | TrimReadPage | TrimDeleteLedger | TrimDeletePage | TrimDeleteLog | TrimEnded
 )
 
 
@@ -153,7 +135,7 @@ class TrimMachine:
         self._waiting: list[LedgerId] = []
 
     def start(self) -> None:
-        """Begin. Effects: TrimReadHead."""
+        """Begin. Effects: ReadHead."""
         assert TRIM.acts["start"][self.status]
         self._read()
 
@@ -161,7 +143,7 @@ class TrimMachine:
         """The head as it is now.
 
         Effects:
-            TrimWriteHead with the new start and the intent; or, when that is in, the first step of an intent.
+            WriteHead with the new start and the intent; or, when that is in, the first step of an intent.
         """
         if not TRIM.acts["head_read"][self.status]:
             return
@@ -296,13 +278,13 @@ class TrimMachine:
     def _read(self) -> None:
         self._to(TrimStatus.READING)
         self._cas.read()
-        self.out.append(TrimReadHead())
+        self.out.append(ReadHead())
 
     def _write(self, head: LogHead, status: TrimStatus) -> None:
         self._to(status)
         made = replace(head, generation=head.generation + 1)
         self._cas.write(made)
-        self.out.append(TrimWriteHead(made, self._cas.version))
+        self.out.append(WriteHead(made, self._cas.version))
 
     def _finish(self, outcome: TrimOutcome, detail: str = "") -> None:
         self._to(TrimStatus.ENDED)
