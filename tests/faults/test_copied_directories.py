@@ -22,7 +22,7 @@ from quire.core.ids import BookieId
 from quire.metadata.connect import open_store
 from quire.metadata.keys import boot_key
 from quire.storage.directory.boot_file import MARKER_FILE
-from quire.wire.store_records import StoredBoot, decode_boot
+from quire.wire.store_records import BOOT_CODEC, StoredBoot
 from support.programs import NEW, BookieProcess
 from support.rounds import FULL
 
@@ -142,7 +142,7 @@ class Scene:
 
     async def _boot(self, store: Any) -> StoredBoot:
         bookie = BookieId(self.bookies[0].id)
-        return decode_boot((await store.get(boot_key(bookie))).value, bookie)
+        return BOOT_CODEC.decode((await store.get(boot_key(bookie))).value, bookie)
 
     async def put_back(self) -> None:
         """b0 is killed, and its directory becomes the copy."""

@@ -145,24 +145,28 @@ STREAM = LedgerMetadata(
 )
 RECORDS = {
     "tombstone": (
-        store_records.encode_tombstone(
+        store_records.TOMBSTONE_CODEC.encode(
             store_records.Tombstone(LedgerId(LEDGER), 2**63, 1_700_000_000_000, 17)
         ),
-        lambda value: store_records.encode_tombstone(store_records.decode_tombstone(value, LEDGER)),
+        lambda value: store_records.TOMBSTONE_CODEC.encode(
+            store_records.TOMBSTONE_CODEC.decode(value, LEDGER)
+        ),
     ),
     "watermark": (
-        store_records.encode_watermark(store_records.Watermark(BOOKIE, 2**40, "54d02935-bc30-42f5", 3)),
-        lambda value: store_records.encode_watermark(store_records.decode_watermark(value, BOOKIE)),
+        store_records.WATERMARK_CODEC.encode(store_records.Watermark(BOOKIE, 2**40, "54d02935-bc30-42f5", 3)),
+        lambda value: store_records.WATERMARK_CODEC.encode(
+            store_records.WATERMARK_CODEC.decode(value, BOOKIE)
+        ),
     ),
     "boot": (
-        store_records.encode_boot(
+        store_records.BOOT_CODEC.encode(
             store_records.StoredBoot(BOOKIE, 7, 2**40, 12345, 1_700_000_000_000_000_000, clean=True)
         ),
-        lambda value: store_records.encode_boot(store_records.decode_boot(value, BOOKIE)),
+        lambda value: store_records.BOOT_CODEC.encode(store_records.BOOT_CODEC.decode(value, BOOKIE)),
     ),
     "passes": (
-        store_records.encode_passes(store_records.Passes(BOOKIE, 300)),
-        lambda value: store_records.encode_passes(store_records.decode_passes(value, BOOKIE)),
+        store_records.PASSES_CODEC.encode(store_records.Passes(BOOKIE, 300)),
+        lambda value: store_records.PASSES_CODEC.encode(store_records.PASSES_CODEC.decode(value, BOOKIE)),
     ),
     "notes": (
         ledger_notes.encode_notes(NOTES, LEDGER),

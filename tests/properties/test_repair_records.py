@@ -24,14 +24,7 @@ from quire.core.repair.under_replicated_marks import (
     merged,
 )
 from quire.wire.proto import quire_metadata_pb2 as pb
-from quire.wire.repair_records import (
-    decode_away,
-    decode_repairs,
-    decode_worker,
-    encode_away,
-    encode_repairs,
-    encode_worker,
-)
+from quire.wire.repair_records import AWAY_CODEC, WORKER_CODEC, decode_repairs, encode_repairs
 from quire.wire.underreplication import (
     MissingBookies,
     decode_delay,
@@ -130,13 +123,13 @@ def test_marks_and_attempts_come_back_with_the_fields_of_later_versions(marks, u
 @given(NUMBERS, NUMBERS, NUMBERS)
 def test_what_a_worker_tells_comes_back(ledgers, size, rate):
     state = RepairWorkerState("w", ledgers, size, rate)
-    assert decode_worker(encode_worker(state), "w") == state
+    assert WORKER_CODEC.decode(WORKER_CODEC.encode(state), "w") == state
 
 
 @given(st.integers(0, 2**63 - 1), UNKNOWN)
 def test_seconds_away_come_back(seconds, unknown):
     away = AwayCount(BookieId("b:1"), seconds, "auditor", unknown)
-    assert decode_away(encode_away(away), "b:1") == away
+    assert AWAY_CODEC.decode(AWAY_CODEC.encode(away), "b:1") == away
 
 
 def test_what_is_no_record_of_quires_is_named():
@@ -152,11 +145,11 @@ def test_what_is_no_record_of_quires_is_named():
     with pytest.raises(CorruptMetadataError, match="ledger 7"):
         decode_repairs(good, 8)
     with pytest.raises(CorruptMetadataError, match="b:1"):
-        decode_away(encode_away(AwayCount(BookieId("b:1"), 1)), "c:1")
+        AWAY_CODEC.decode(AWAY_CODEC.encode(AwayCount(BookieId("b:1"), 1)), "c:1")
     with pytest.raises(CorruptMetadataError, match="b:1"):
-        decode_away(b"\xff", "b:1")
+        AWAY_CODEC.decode(b"\xff", "b:1")
     with pytest.raises(CorruptMetadataError, match="worker w"):
-        decode_worker(b"\xff", "w")
+        WORKER_CODEC.decode(b"\xff", "w")
     mark = UnderReplicatedMark(MarkReason.HOLE, BookieId("b"), EntryRange(3, 2), 1, "", 1)
     with pytest.raises(MisuseError, match=r"3\.\.2"):
         encode_repairs(LedgerRepairs((mark,)), 7)

@@ -20,7 +20,7 @@ from quire.core.ledger.notes import (
     LedgerNotes,
 )
 from quire.core.ledger.terms import StreamMode, TermRange, Terms
-from quire.wire import ledger_metadata, store_records
+from quire.wire import ledger_metadata
 from quire.wire.ledger_notes import (
     HOLES_KEY,
     LOST_KEY,
@@ -32,8 +32,11 @@ from quire.wire.ledger_notes import (
 )
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.store_records import (
-    RECORD_BYTES_MAX,
+    BOOT_CODEC,
+    PASSES_CODEC,
     STOPPED_LENGTH_MAX,
+    TOMBSTONE_CODEC,
+    WATERMARK_CODEC,
     Passes,
     StoredBoot,
     Tombstone,
@@ -137,32 +140,32 @@ class Codec:
 CODECS = {
     "tombstone": Codec(
         TOMBSTONES,
-        store_records.encode_tombstone,
-        store_records.decode_tombstone,
+        TOMBSTONE_CODEC.encode,
+        TOMBSTONE_CODEC.decode,
         lambda record: record.ledger_id,
         lambda ledger_id: ledger_id ^ 1,
         pb.Tombstone,
     ),
     "watermark": Codec(
         WATERMARKS,
-        store_records.encode_watermark,
-        store_records.decode_watermark,
+        WATERMARK_CODEC.encode,
+        WATERMARK_CODEC.decode,
         lambda record: record.bookie,
         lambda bookie: f"{bookie}1",
         pb.Watermark,
     ),
     "boot": Codec(
         BOOTS,
-        store_records.encode_boot,
-        store_records.decode_boot,
+        BOOT_CODEC.encode,
+        BOOT_CODEC.decode,
         lambda record: record.bookie,
         lambda bookie: f"{bookie}1",
         pb.Boot,
     ),
     "passes": Codec(
         PASSES,
-        store_records.encode_passes,
-        store_records.decode_passes,
+        PASSES_CODEC.encode,
+        PASSES_CODEC.decode,
         lambda record: record.bookie,
         lambda bookie: f"{bookie}1",
         pb.Passes,
@@ -240,64 +243,51 @@ def test_a_value_that_is_too_long_is_not_parsed(codec):
 
 
 @pytest.mark.parametrize(
-    ("encode", "record", "words"),
+    ("codec", "record", "words"),
     [
-        (
-            store_records.encode_tombstone,
-            Tombstone(LedgerId(-1), 0, 0, 0),
-            "ledger -1: the ledger's id is -1",
-        ),
-        (store_records.encode_tombstone, Tombstone(LedgerId(1), 2**64, 0, 0), "the token is"),
-        (store_records.encode_tombstone, Tombstone(LedgerId(1), 0, -1, 0), "the time is -1"),
-        (store_records.encode_tombstone, Tombstone(LedgerId(1), 0, 0, 2**63), "version is"),
-        (
-            store_records.encode_tombstone,
-            Tombstone(LedgerId(1), 0, 0, 0, unknown=b"\xfa\x07\x80\x20" + bytes(4096)),
-            "4096",
-        ),
-        (
-            store_records.encode_watermark,
-            Watermark(BookieId("b:1"), -1, "i", 0),
-            "bookie b:1: the revision is -1",
-        ),
-        (store_records.encode_watermark, Watermark(BookieId("b:1"), 0, "", 0), "names no instance"),
-        (store_records.encode_watermark, Watermark(BookieId("b:1"), 0, "i", 2**64), "generation"),
-        (store_records.encode_boot, StoredBoot(BookieId("b:1"), -1, 0, 0, 0), "boot number"),
-        (store_records.encode_boot, StoredBoot(BookieId("b:1"), 0, 2**64, 0, 0), "LSN"),
-        (store_records.encode_boot, StoredBoot(BookieId("b:1"), 0, 0, -1, 0), "inode"),
-        (store_records.encode_boot, StoredBoot(BookieId("b:1"), 0, 0, 0, 2**63), "change time"),
-        (store_records.encode_passes, Passes(BookieId("b:1"), 2**64), "passes"),
-        (store_records.encode_passes, Passes(BookieId("b:1"), 0, own=-1), "own number of passes is -1"),
-        (store_records.encode_passes, Passes(BookieId("b:1"), 0, accepted=2**64), "accepted number"),
+        (TOMBSTONE_CODEC, Tombstone(LedgerId(-1), 0, 0, 0), "ledger -1: the ledger's id is -1"),
+        (TOMBSTONE_CODEC, Tombstone(LedgerId(1), 2**64, 0, 0), "the token is"),
+        (TOMBSTONE_CODEC, Tombstone(LedgerId(1), 0, -1, 0), "the time is -1"),
+        (TOMBSTONE_CODEC, Tombstone(LedgerId(1), 0, 0, 2**63), "version is"),
+        (TOMBSTONE_CODEC, Tombstone(LedgerId(1), 0, 0, 0, unknown=b"\xfa\x07\x80\x20" + bytes(4096)), "4096"),
+        (WATERMARK_CODEC, Watermark(BookieId("b:1"), -1, "i", 0), "bookie b:1: the revision is -1"),
+        (WATERMARK_CODEC, Watermark(BookieId("b:1"), 0, "", 0), "names no instance"),
+        (WATERMARK_CODEC, Watermark(BookieId("b:1"), 0, "i", 2**64), "generation"),
+        (BOOT_CODEC, StoredBoot(BookieId("b:1"), -1, 0, 0, 0), "boot number"),
+        (BOOT_CODEC, StoredBoot(BookieId("b:1"), 0, 2**64, 0, 0), "LSN"),
+        (BOOT_CODEC, StoredBoot(BookieId("b:1"), 0, 0, -1, 0), "inode"),
+        (BOOT_CODEC, StoredBoot(BookieId("b:1"), 0, 0, 0, 2**63), "change time"),
+        (PASSES_CODEC, Passes(BookieId("b:1"), 2**64), "passes"),
+        (PASSES_CODEC, Passes(BookieId("b:1"), 0, own=-1), "own number of passes is -1"),
+        (PASSES_CODEC, Passes(BookieId("b:1"), 0, accepted=2**64), "accepted number"),
     ],
 )
-def test_numbers_beyond_their_bounds_are_not_written(encode, record, words):
+def test_numbers_beyond_their_bounds_are_not_written(codec, record, words):
     with pytest.raises(MisuseError, match=words):
-        encode(record)
+        codec.encode(record)
 
 
 def test_a_watermark_without_a_store_and_a_time_before_all_are_refused():
     message = pb.Watermark(format_version=1, bookie="b:1")
     with pytest.raises(CorruptMetadataError, match="names no instance"):
-        store_records.decode_watermark(message.SerializeToString(), "b:1")
+        WATERMARK_CODEC.decode(message.SerializeToString(), "b:1")
     boot = pb.Boot(format_version=1, bookie="b:1", marker_changed_ns=-1)
-    with pytest.raises(CorruptMetadataError, match="-1 ns"):
-        store_records.decode_boot(boot.SerializeToString(), "b:1")
+    with pytest.raises(CorruptMetadataError, match="change time is -1"):
+        BOOT_CODEC.decode(boot.SerializeToString(), "b:1")
     tombstone = pb.Tombstone(format_version=1, ledger_id=1, deleted_ms=-1)
-    with pytest.raises(CorruptMetadataError, match="-1 ms"):
-        store_records.decode_tombstone(tombstone.SerializeToString(), 1)
-    assert RECORD_BYTES_MAX == 4096
+    with pytest.raises(CorruptMetadataError, match="time is -1"):
+        TOMBSTONE_CODEC.decode(tombstone.SerializeToString(), 1)
 
 
 def test_records_without_the_later_fields_have_the_bytes_that_they_had():
     tombstone = Tombstone(LedgerId(7), 2**63, 1_700_000_000_000, 17)
-    assert store_records.encode_tombstone(tombstone).hex() == "080110071900000000000000802080d095ffbc312811"
-    assert store_records.encode_passes(Passes(BookieId("b:1"), 300)).hex() == "08011203623a3118ac02"
+    assert TOMBSTONE_CODEC.encode(tombstone).hex() == "080110071900000000000000802080d095ffbc312811"
+    assert PASSES_CODEC.encode(Passes(BookieId("b:1"), 300)).hex() == "08011203623a3118ac02"
 
 
 def test_a_long_reason_is_cut_and_what_is_no_unicode_replaced():
     passes = Passes(BookieId("b:1"), 3, 5, "\udcff" + "\U0001f512" * 5000)
-    found = store_records.decode_passes(store_records.encode_passes(passes), "b:1")
+    found = PASSES_CODEC.decode(PASSES_CODEC.encode(passes), "b:1")
     assert found.held == "?" + "\U0001f512" * (STOPPED_LENGTH_MAX - 1)
 
 

@@ -14,7 +14,7 @@ from quire.metadata.records import OF_LEDGERS, AllRecords, RecordStore
 from quire.metadata.store import Create, MetadataStore, Op, Put
 from quire.metadata.tombstones import tombstones_after
 from quire.wire.ledger_metadata import serialize
-from quire.wire.store_records import Tombstone, decode_tombstone
+from quire.wire.store_records import TOMBSTONE_CODEC, Tombstone
 
 
 def record_of(
@@ -76,4 +76,4 @@ async def tombstone_of(records: RecordStore | AllRecords, ledger_id: int) -> tup
     found = dict(await tombstones_after(records._store, ledger_id - 1 if ledger_id else None, limit=1)).get(
         LedgerId(ledger_id)
     )
-    return None if found is None else (decode_tombstone(found.value, ledger_id), found.version)
+    return None if found is None else (TOMBSTONE_CODEC.decode(found.value, ledger_id), found.version)

@@ -26,7 +26,7 @@ from quire.metadata.store import (
     KeyMissingError,
     MetadataStore,
 )
-from quire.wire.log_cursors import Cursor, decode_cursor, encode_cursor
+from quire.wire.log_cursors import CURSOR_CODEC, Cursor
 
 CURSORS: Final = "log-cursors/"
 _ATTEMPTS_MAX: Final = 10
@@ -76,12 +76,12 @@ class LogCursors:
             name: the cursor's name.
         """
         found = await self._store.get(cursor_key(owner, name))
-        return None if found is None else decode_cursor(found.value, owner, name)
+        return None if found is None else CURSOR_CODEC.decode(found.value, owner, name)
 
     async def of(self, owner: str) -> list[Cursor]:
         """All cursors of one log, by name."""
         return [
-            decode_cursor(stored.value, owner, key.rpartition("/")[2])
+            CURSOR_CODEC.decode(stored.value, owner, key.rpartition("/")[2])
             async for key, stored in every_key(self._store, f"{CURSORS}{owner}/")
         ]
 
@@ -128,13 +128,13 @@ class LogCursors:
             now = self._wall_ms()
             if found is None:
                 cursor = Cursor(owner, use.name, offset, offset, use.hold, use.holder, now, now)
-                await self._store.multi((Create(key, encode_cursor(cursor)),))
+                await self._store.multi((Create(key, CURSOR_CODEC.encode(cursor)),))
                 return cursor
-            old = decode_cursor(found.value, owner, use.name)
+            old = CURSOR_CODEC.decode(found.value, owner, use.name)
             cursor = replace(change(old), hold=use.hold, holder=use.holder)
             if cursor != old:
                 cursor = replace(cursor, moved_ms=now)
-                await self._store.put(key, encode_cursor(cursor), found.version)
+                await self._store.put(key, CURSOR_CODEC.encode(cursor), found.version)
             return cursor
 
         # Every change here is idempotent.

@@ -13,7 +13,7 @@ from quire.core.ids import BookieId
 from quire.metadata.keys import PASSES
 from quire.metadata.paging import every_key
 from quire.metadata.store import MetadataStore, StoreBusyError, VersionConflictError
-from quire.wire.store_records import Passes, decode_passes, encode_passes
+from quire.wire.store_records import PASSES_CODEC, Passes
 
 
 class StoppedCollection(NamedTuple):
@@ -42,7 +42,7 @@ async def stopped_collections(store: MetadataStore) -> list[StoppedCollection]:
     found: list[StoppedCollection] = []
     async for key, value in every_key(store, PASSES):
         bookie = BookieId(key.removeprefix(PASSES))
-        says = decode_passes(value.value, bookie)
+        says = PASSES_CODEC.decode(value.value, bookie)
         if says.held:
             found.append(StoppedCollection(bookie, says.held, says.accepted == says.own, says, value.version))
     return found
@@ -65,7 +65,7 @@ async def accept_store(store: MetadataStore) -> list[StoppedCollection]:
     for one in stopped:
         if one.accepted:
             continue
-        value = encode_passes(replace(one.record, accepted=one.record.own))
+        value = PASSES_CODEC.encode(replace(one.record, accepted=one.record.own))
         try:
             await store.put(PASSES + one.bookie, value, one.version)
         except VersionConflictError:

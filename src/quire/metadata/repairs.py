@@ -63,14 +63,7 @@ from quire.metadata.store import (
     putting,
 )
 from quire.metadata.tombstones import get_unparsed
-from quire.wire.repair_records import (
-    decode_away,
-    decode_repairs,
-    decode_worker,
-    encode_away,
-    encode_repairs,
-    encode_worker,
-)
+from quire.wire.repair_records import AWAY_CODEC, WORKER_CODEC, decode_repairs, encode_repairs
 from quire.wire.underreplication import (
     SECONDS_MAX,
     MissingBookies,
@@ -312,7 +305,7 @@ class RepairStore:
         Raises:
             AlreadyExistsError: another one of this name is.
         """
-        return await self._store.register(worker_key(state.name), encode_worker(state))
+        return await self._store.register(worker_key(state.name), WORKER_CODEC.encode(state))
 
     async def update_worker(self, held: Registration, state: RepairWorkerState) -> None:
         """Say what a worker has done.
@@ -321,7 +314,7 @@ class RepairStore:
             KeyMissingError: its registration is lost or closed.
             MetadataUnknownError: the outcome is unknown.
         """
-        await held.update(encode_worker(state))
+        await held.update(WORKER_CODEC.encode(state))
 
     async def workers(self) -> list[RepairWorkerState]:
         """The workers that are there, by name; of one that cannot be read the name is known."""
@@ -329,7 +322,7 @@ class RepairStore:
         async for key, value in every_key(self._store, WORKERS):
             name = key.removeprefix(WORKERS)
             try:
-                found.append(decode_worker(value.value, name))
+                found.append(WORKER_CODEC.decode(value.value, name))
             except CorruptMetadataError:
                 found.append(RepairWorkerState(name))
         return found
@@ -341,7 +334,7 @@ class RepairStore:
         found: dict[BookieId, Stored[AwayCount]] = {}
         async for key, value in every_key(self._store, AWAY):
             bookie = BookieId(key.removeprefix(AWAY))
-            found[bookie] = _stored(value, bookie, decode_away)
+            found[bookie] = _stored(value, bookie, AWAY_CODEC.decode)
         return found
 
     async def count_away(self, bookie: BookieId, seconds: int, version: int | None) -> int:
@@ -359,7 +352,7 @@ class RepairStore:
             VersionConflictError, AlreadyExistsError: another auditor has counted.
             MetadataUnknownError: it may be stored.
         """
-        value = encode_away(AwayCount(bookie, seconds, self._name))
+        value = AWAY_CODEC.encode(AwayCount(bookie, seconds, self._name))
         if version is None:
             return await self._store.create(away_key(bookie), value)
         return await self._store.put(away_key(bookie), value, version)

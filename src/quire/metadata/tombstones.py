@@ -26,7 +26,7 @@ from quire.metadata.store import (
 )
 from quire.wire import ledger_metadata
 from quire.wire.records import U64_MAX
-from quire.wire.store_records import Tombstone, decode_tombstone, encode_tombstone
+from quire.wire.store_records import TOMBSTONE_CODEC, Tombstone
 
 ParseRecord: TypeAlias = Callable[[bytes, int], LedgerMetadata]
 
@@ -55,14 +55,14 @@ def token_of(found: Versioned, ledger_id: int, parse: ParseRecord = ledger_metad
 def tombstone_in(found: Versioned | None, ledger_id: int) -> Tombstone | None:
     """A tombstone; None where there is none, or one that cannot be read."""
     try:
-        return None if found is None else decode_tombstone(found.value, ledger_id)
+        return None if found is None else TOMBSTONE_CODEC.decode(found.value, ledger_id)
     except CorruptMetadataError:
         return None
 
 
 def tombstone_op(tombstone: Tombstone, found: Versioned | None) -> Op:
     """What writes a tombstone, where one may stand for an earlier ledger of the same id."""
-    return putting(tombstone_key(tombstone.ledger_id), encode_tombstone(tombstone), found)
+    return putting(tombstone_key(tombstone.ledger_id), TOMBSTONE_CODEC.encode(tombstone), found)
 
 
 async def tombstones_after(

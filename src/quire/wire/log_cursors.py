@@ -9,12 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
-from quire.core.errors import CorruptMetadataError
 from quire.wire.proto import quire_log_pb2 as pb
-
-FORMAT_VERSION: Final = 1
+from quire.wire.records import Number, RecordCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,51 +38,16 @@ class Cursor:
     unknown: bytes = b""
 
 
-def encode_cursor(cursor: Cursor) -> bytes:
-    """The record `log-cursors/<owner>/<name>`."""
-    message = pb.LogCursor(
-        format_version=FORMAT_VERSION,
-        owner=cursor.owner,
-        name=cursor.name,
-        first_offset=cursor.first_offset,
-        offset=cursor.offset,
-        hold=cursor.hold,
-        holder=cursor.holder,
-        created_ms=cursor.created_ms,
-        moved_ms=cursor.moved_ms,
-    )
-    message.MergeFromString(cursor.unknown)
-    return message.SerializeToString(deterministic=True)
-
-
-def decode_cursor(record: bytes, owner: str, name: str) -> Cursor:
-    """The cursor that a record holds.
-
-    Raises:
-        CorruptMetadataError: not such a record, of a later version, or of another log.
-    """
-    where = f"the record of cursor {name!r} of {owner}"
-    message = pb.LogCursor()
-    try:
-        message.MergeFromString(record)
-    except DecodeError as error:
-        raise CorruptMetadataError(f"{where} cannot be read: {error}") from error
-    if message.format_version != FORMAT_VERSION or (message.owner, message.name) != (owner, name):
-        raise CorruptMetadataError(
-            f"{where} has version {message.format_version} and says that it is of {message.owner!r}"
-        )
-    rest = pb.LogCursor()
-    rest.CopyFrom(message)
-    for field, _ in message.ListFields():
-        rest.ClearField(field.name)
-    return Cursor(
-        owner,
-        name,
-        message.first_offset,
-        message.offset,
-        message.hold,
-        message.holder,
-        message.created_ms,
-        message.moved_ms,
-        rest.SerializeToString(deterministic=True),
-    )
+CURSOR_CODEC: Final = RecordCodec(
+    Cursor,
+    pb.LogCursor,
+    "the record of cursor {name!r} of {owner}",
+    ("owner", "name"),
+    {
+        "first_offset": Number("the first offset"),
+        "offset": Number("the offset"),
+        "created_ms": Number("the time of creation"),
+        "moved_ms": Number("the time of the last move"),
+    },
+)
+"""`log-cursors/<owner>/<name>`."""

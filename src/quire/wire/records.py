@@ -5,7 +5,10 @@ Source: `docs/formats/metadata.md`, "Records".
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -16,6 +19,89 @@ U64_MAX: Final = 2**64 - 1
 U63_MAX: Final = 2**63 - 1
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+
+class Number(NamedTuple):
+    """A number of a record: what errors call it, and the largest that it may be; the smallest is 0."""
+
+    name: str
+    most: int = U63_MAX
+
+
+@dataclass(frozen=True)
+class RecordCodec(Generic[T]):
+    """The codec of a record that is one message, with a field for each attribute of a dataclass, of the same name.
+
+    The dataclass may have `unknown`, the fields of later versions. A record says whose it is, and is refused under
+    another's key.
+
+    Attributes:
+        kind: the dataclass.
+        message: the message's class.
+        where: what a record is called in errors, with the attributes that say whose it is: "the boot record of bookie {bookie}".
+        owner: those attributes.
+        numbers: which attributes are bounded.
+        texts: which texts are cut, to so many characters.
+        needed: texts that must not be empty, by what errors say of a record that has none.
+        version: of the format.
+        bytes_max: of one record, with what later versions add.
+    """
+
+    kind: type[T]
+    message: type[Message]
+    where: str
+    owner: tuple[str, ...]
+    numbers: Mapping[str, Number]
+    texts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    needed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    version: int = 1
+    bytes_max: int = 4096
+
+    def encode(self, record: T) -> bytes:
+        """The record's bytes.
+
+        Raises:
+            MisuseError: a number is out of bounds, what is needed is missing, or it is too long.
+        """
+        values = {name: getattr(record, name) for name in self._names()}
+        where = self.where.format(**values)
+        for name, number in self.numbers.items():
+            check_number(values[name], number.name, where, number.most)
+        if missing := self._missing(record):
+            raise MisuseError(f"{where}: {missing}")
+        for name, length in self.texts.items():
+            # A text from outside, such as an error's, may hold what is no Unicode; it must not stop the record.
+            values[name] = values[name][:length].encode(errors="replace").decode()
+        message = self.message(format_version=self.version, **values)
+        return serialized(message, getattr(record, "unknown", b""), where, self.bytes_max)
+
+    def decode(self, data: bytes, *owner: object) -> T:
+        """The record in a value; `owner`: whose it must be, in the order of that attribute.
+
+        Raises:
+            CorruptMetadataError: not such a record, of a later version, or of another owner.
+        """
+        where = self.where.format(**dict(zip(self.owner, owner, strict=True)))
+        found: Any = parse(self.message, data, where, self.bytes_max)
+        check_version(found.format_version, self.version, where)
+        values = {name: getattr(found, name) for name in self._names()}
+        if tuple(values[name] for name in self.owner) != owner:
+            raise corrupt(where, f"it is {self.where.format(**values)}")
+        for name, number in self.numbers.items():
+            if not 0 <= values[name] <= number.most:
+                raise corrupt(where, f"{number.name} is {values[name]}, and goes from 0 to {number.most}")
+        if missing := self._missing(found):
+            raise corrupt(where, missing)
+        if hasattr(self.kind, "unknown"):
+            values["unknown"] = unknown_of(found)
+        return self.kind(**values)
+
+    def _names(self) -> list[str]:
+        return [each.name for each in self.message.DESCRIPTOR.fields if each.name != "format_version"]
+
+    def _missing(self, record: object) -> str:
+        return next((text for name, text in self.needed.items() if not getattr(record, name)), "")
 
 
 def parse(kind: type[M], data: bytes, where: str, bytes_max: int) -> M:

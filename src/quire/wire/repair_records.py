@@ -26,6 +26,8 @@ from quire.wire.layout import FieldUse, Message
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import (
     U63_MAX,
+    Number,
+    RecordCodec,
     check_number,
     check_version,
     corrupt,
@@ -37,8 +39,6 @@ from quire.wire.records import (
 
 FORMAT_VERSION: Final = 1
 REPAIRS_BYTES_MAX: Final = 64 * 1024
-AWAY_BYTES_MAX: Final = 4096
-WORKER_BYTES_MAX: Final = 4096
 NAME_LENGTH_MAX: Final = 256
 """Characters of the name of a client; a longer one is cut."""
 COUNT_MAX: Final = 2**32 - 1
@@ -80,70 +80,6 @@ def decode_repairs(data: bytes, ledger_id: int) -> LedgerRepairs:
         raise corrupt(where, f"they are {len(message.marks)}, more than {MARKS_MAX}")
     attempts = _attempts(message.attempts, where) if message.HasField("attempts") else None
     return LedgerRepairs(tuple(_mark(each, where) for each in message.marks), unknown_of(message), attempts)
-
-
-def encode_worker(worker: RepairWorkerState) -> bytes:
-    """The value of the registration `repair-workers/<name>`.
-
-    Raises:
-        MisuseError: a number is out of bounds.
-    """
-    where = _of_worker(worker.name)
-    message = pb.RepairWorker(
-        format_version=FORMAT_VERSION,
-        name=_cut(worker.name, NAME_LENGTH_MAX),
-        ledgers=check_number(worker.ledgers, "the number of ledgers", where),
-        bytes=check_number(worker.bytes, "the number of bytes", where),
-        bytes_per_s=check_number(worker.bytes_per_s, "the rate", where),
-        ledgers_per_hour=check_number(worker.ledgers_per_hour, "the rate of ledgers", where),
-    )
-    return serialized(message, b"", where, WORKER_BYTES_MAX)
-
-
-def decode_worker(data: bytes, name: str) -> RepairWorkerState:
-    """What a worker tells of itself.
-
-    Raises:
-        CorruptMetadataError: not such a record, or of a later version.
-    """
-    where = _of_worker(name)
-    message = parse(pb.RepairWorker, data, where, WORKER_BYTES_MAX)
-    check_version(message.format_version, FORMAT_VERSION, where)
-    return RepairWorkerState(
-        message.name, message.ledgers, message.bytes, message.bytes_per_s, message.ledgers_per_hour
-    )
-
-
-def encode_away(away: AwayCount) -> bytes:
-    """The record `away/<bookie id>`.
-
-    Raises:
-        MisuseError: the number is out of bounds.
-    """
-    where = _of_bookie(away.bookie)
-    message = pb.Away(
-        format_version=FORMAT_VERSION,
-        bookie=away.bookie,
-        seconds=check_number(away.seconds, "the number of seconds", where, U63_MAX),
-        counted_by=_cut(away.counted_by, NAME_LENGTH_MAX),
-    )
-    return serialized(message, away.unknown, where, AWAY_BYTES_MAX)
-
-
-def decode_away(data: bytes, bookie: str) -> AwayCount:
-    """How long a bookie has been away.
-
-    Raises:
-        CorruptMetadataError: not such a record, of a later version, or of another bookie.
-    """
-    where = _of_bookie(bookie)
-    message = parse(pb.Away, data, where, AWAY_BYTES_MAX)
-    check_version(message.format_version, FORMAT_VERSION, where)
-    if message.bookie != bookie:
-        raise corrupt(where, f"it is of bookie {message.bookie!r}")
-    if message.seconds > U63_MAX:
-        raise corrupt(where, f"it counts {message.seconds} seconds")
-    return AwayCount(BookieId(bookie), message.seconds, message.counted_by, unknown_of(message))
 
 
 def _message(mark: UnderReplicatedMark, where: str) -> pb.RepairMark:
@@ -218,13 +154,28 @@ def _of_ledger(ledger_id: int) -> str:
     return f"the under-replicated marks of ledger {ledger_id}"
 
 
-def _of_worker(name: str) -> str:
-    return f"the registration of repair worker {name}"
-
-
-def _of_bookie(bookie: str) -> str:
-    return f"the time that bookie {bookie} has been away"
-
+WORKER_CODEC: Final = RecordCodec(
+    RepairWorkerState,
+    pb.RepairWorker,
+    "the registration of repair worker {name}",
+    ("name",),
+    {
+        "ledgers": Number("the number of ledgers"),
+        "bytes": Number("the number of bytes"),
+        "bytes_per_s": Number("the rate"),
+        "ledgers_per_hour": Number("the rate of ledgers"),
+    },
+)
+"""The value of the registration `repair-workers/<name>`."""
+AWAY_CODEC: Final = RecordCodec(
+    AwayCount,
+    pb.Away,
+    "the time that bookie {bookie} has been away",
+    ("bookie",),
+    {"seconds": Number("the number of seconds")},
+    texts={"counted_by": NAME_LENGTH_MAX},
+)
+"""`away/<bookie id>`."""
 
 _MARKER: Final = FieldUse("clients that see it; auditors", "workers")
 _WORKER: Final = FieldUse("the worker", "operators' commands")

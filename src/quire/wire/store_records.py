@@ -11,23 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX, BookieId, LedgerId
 from quire.wire.layout import FieldUse, Message
 from quire.wire.proto import quire_metadata_pb2 as pb
-from quire.wire.records import (
-    U64_MAX,
-    check_number,
-    check_version,
-    corrupt,
-    parse,
-    serialized,
-    unknown_of,
-)
+from quire.wire.records import U64_MAX, Number, RecordCodec
 
-FORMAT_VERSION: Final = 1
-RECORD_BYTES_MAX: Final = 4096
-"""More than any of these needs; what later versions add has to fit too."""
 STOPPED_LENGTH_MAX: Final = 500
 """Characters of the reason for which collection is stopped; a longer one is cut."""
 
@@ -120,183 +108,58 @@ class Passes:
     unknown: bytes = b""
 
 
-# --- tombstones -------------------------------------------------------------------------------------------------
+# --- codecs -----------------------------------------------------------------------------------------------------
 
-
-def encode_tombstone(tombstone: Tombstone) -> bytes:
-    """The record `tombstones/<ledger id>`.
-
-    Raises:
-        MisuseError: a number is out of bounds.
-    """
-    where = _of_ledger("tombstone", tombstone.ledger_id)
-    message = pb.Tombstone(
-        format_version=FORMAT_VERSION,
-        ledger_id=check_number(tombstone.ledger_id, "the ledger's id", where, ID_MAX),
-        token=check_number(tombstone.token, "the token", where, U64_MAX),
-        deleted_ms=check_number(tombstone.deleted_ms, "the time", where),
-        record_version=check_number(tombstone.record_version, "the record's version", where),
-        by_hand=tombstone.by_hand,
-    )
-    return serialized(message, tombstone.unknown, where, RECORD_BYTES_MAX)
-
-
-def decode_tombstone(data: bytes, ledger_id: int) -> Tombstone:
-    """The tombstone of a ledger.
-
-    Raises:
-        CorruptMetadataError: not such a record, of a later version, or of another ledger.
-    """
-    where = _of_ledger("tombstone", ledger_id)
-    message = parse(pb.Tombstone, data, where, RECORD_BYTES_MAX)
-    check_version(message.format_version, FORMAT_VERSION, where)
-    if message.ledger_id != ledger_id:
-        raise corrupt(where, f"it is of ledger {message.ledger_id}")
-    if message.deleted_ms < 0 or message.record_version > ID_MAX:
-        raise corrupt(where, f"it is of {message.deleted_ms} ms, version {message.record_version}")
-    return Tombstone(
-        LedgerId(ledger_id),
-        message.token,
-        message.deleted_ms,
-        message.record_version,
-        message.by_hand,
-        unknown_of(message),
-    )
-
-
-# --- what belongs to a bookie -----------------------------------------------------------------------------------
-
-
-def encode_watermark(watermark: Watermark) -> bytes:
-    """The record `watermarks/<bookie id>`.
-
-    Raises:
-        MisuseError: a number is out of bounds, or the instance is missing.
-    """
-    where = _of_bookie("watermark", watermark.bookie)
-    if not watermark.instance:
-        raise MisuseError(f"{where}: it names no instance of a store")
-    message = pb.Watermark(
-        format_version=FORMAT_VERSION,
-        bookie=watermark.bookie,
-        revision=check_number(watermark.revision, "the revision", where, U64_MAX),
-        instance=watermark.instance,
-        generation=check_number(watermark.generation, "the generation", where, U64_MAX),
-    )
-    return serialized(message, watermark.unknown, where, RECORD_BYTES_MAX)
-
-
-def decode_watermark(data: bytes, bookie: str) -> Watermark:
-    """The watermark of a bookie.
-
-    Raises:
-        CorruptMetadataError: not such a record, of a later version, or of another bookie.
-    """
-    where = _of_bookie("watermark", bookie)
-    message = parse(pb.Watermark, data, where, RECORD_BYTES_MAX)
-    _check(message.format_version, message.bookie, bookie, where)
-    if not message.instance:
-        raise corrupt(where, "it names no instance of a store")
-    return Watermark(
-        BookieId(bookie), message.revision, message.instance, message.generation, unknown_of(message)
-    )
-
-
-def encode_boot(boot: StoredBoot) -> bytes:
-    """The record `boots/<bookie id>`.
-
-    Raises:
-        MisuseError: a number is out of bounds.
-    """
-    where = _of_bookie("boot record", boot.bookie)
-    message = pb.Boot(
-        format_version=FORMAT_VERSION,
-        bookie=boot.bookie,
-        boot=check_number(boot.boot, "the boot number", where, U64_MAX),
-        durable_lsn=check_number(boot.durable_lsn, "the LSN", where, U64_MAX),
-        marker_inode=check_number(boot.marker_inode, "the inode", where, U64_MAX),
-        marker_changed_ns=check_number(boot.marker_changed_ns, "the change time", where),
-        clean=boot.clean,
-        owner=check_number(boot.owner, "the owner", where, U64_MAX),
-    )
-    return serialized(message, boot.unknown, where, RECORD_BYTES_MAX)
-
-
-def decode_boot(data: bytes, bookie: str) -> StoredBoot:
-    """The boot record of a bookie.
-
-    Raises:
-        CorruptMetadataError: not such a record, of a later version, or of another bookie.
-    """
-    where = _of_bookie("boot record", bookie)
-    message = parse(pb.Boot, data, where, RECORD_BYTES_MAX)
-    _check(message.format_version, message.bookie, bookie, where)
-    if message.marker_changed_ns < 0:
-        raise corrupt(where, f"its marker file was changed at {message.marker_changed_ns} ns")
-    return StoredBoot(
-        BookieId(bookie),
-        message.boot,
-        message.durable_lsn,
-        message.marker_inode,
-        message.marker_changed_ns,
-        message.clean,
-        message.owner,
-        unknown_of(message),
-    )
-
-
-def encode_passes(passes: Passes) -> bytes:
-    """The record `passes/<bookie id>`; a long reason is cut.
-
-    Raises:
-        MisuseError: a number is out of bounds.
-    """
-    where = _of_bookie("pass counter", passes.bookie)
-    message = pb.Passes(
-        format_version=FORMAT_VERSION,
-        bookie=passes.bookie,
-        passes=check_number(passes.passes, "the number of passes", where, U64_MAX),
-        own=check_number(passes.own, "the bookie's own number of passes", where, U64_MAX),
-        # An error's text may hold what is no Unicode, such as a path; it must not stop the record.
-        held=passes.held[:STOPPED_LENGTH_MAX].encode(errors="replace").decode(),
-        accepted=check_number(passes.accepted, "the accepted number of passes", where, U64_MAX),
-        chain=check_number(passes.chain, "the chain", where, U64_MAX),
-    )
-    return serialized(message, passes.unknown, where, RECORD_BYTES_MAX)
-
-
-def decode_passes(data: bytes, bookie: str) -> Passes:
-    """The pass counter of a bookie.
-
-    Raises:
-        CorruptMetadataError: not such a record, of a later version, or of another bookie.
-    """
-    where = _of_bookie("pass counter", bookie)
-    message = parse(pb.Passes, data, where, RECORD_BYTES_MAX)
-    _check(message.format_version, message.bookie, bookie, where)
-    return Passes(
-        BookieId(bookie),
-        message.passes,
-        message.own,
-        message.held,
-        message.accepted,
-        message.chain,
-        unknown_of(message),
-    )
-
-
-def _check(version: int, named: str, bookie: str, where: str) -> None:
-    check_version(version, FORMAT_VERSION, where)
-    if named != bookie:
-        raise corrupt(where, f"it is of bookie {named!r}")
-
-
-def _of_ledger(what: str, ledger_id: int) -> str:
-    return f"the {what} of ledger {ledger_id}"
-
-
-def _of_bookie(what: str, bookie: str) -> str:
-    return f"the {what} of bookie {bookie}"
+TOMBSTONE_CODEC: Final = RecordCodec(
+    Tombstone,
+    pb.Tombstone,
+    "the tombstone of ledger {ledger_id}",
+    ("ledger_id",),
+    {
+        "ledger_id": Number("the ledger's id", ID_MAX),
+        "token": Number("the token", U64_MAX),
+        "deleted_ms": Number("the time"),
+        "record_version": Number("the record's version"),
+    },
+)
+"""`tombstones/<ledger id>`."""
+WATERMARK_CODEC: Final = RecordCodec(
+    Watermark,
+    pb.Watermark,
+    "the watermark of bookie {bookie}",
+    ("bookie",),
+    {"revision": Number("the revision", U64_MAX), "generation": Number("the generation", U64_MAX)},
+    needed={"instance": "it names no instance of a store"},
+)
+"""`watermarks/<bookie id>`."""
+BOOT_CODEC: Final = RecordCodec(
+    StoredBoot,
+    pb.Boot,
+    "the boot record of bookie {bookie}",
+    ("bookie",),
+    {
+        "boot": Number("the boot number", U64_MAX),
+        "durable_lsn": Number("the LSN", U64_MAX),
+        "marker_inode": Number("the inode", U64_MAX),
+        "marker_changed_ns": Number("the change time"),
+        "owner": Number("the owner", U64_MAX),
+    },
+)
+"""`boots/<bookie id>`."""
+PASSES_CODEC: Final = RecordCodec(
+    Passes,
+    pb.Passes,
+    "the pass counter of bookie {bookie}",
+    ("bookie",),
+    {
+        "passes": Number("the number of passes", U64_MAX),
+        "own": Number("the bookie's own number of passes", U64_MAX),
+        "accepted": Number("the accepted number of passes", U64_MAX),
+        "chain": Number("the chain", U64_MAX),
+    },
+    texts={"held": STOPPED_LENGTH_MAX},
+)
+"""`passes/<bookie id>`."""
 
 
 # --- the tables of the pages ------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from quire.metadata.memory import MemoryStore
 from quire.metadata.records import OF_LEDGERS, AllRecords
 from quire.metadata.store import Create, StoreBusyError
 from quire.storage.directory.collector_file import COLLECTOR_FILE
-from quire.wire.store_records import Passes, encode_passes
+from quire.wire.store_records import PASSES_CODEC, Passes
 from support.one_collector import At, one_collector
 from support.small_cluster import small_cluster
 
@@ -232,11 +232,11 @@ async def test_an_acceptance_that_meets_a_pass_is_not_said_to_be_done(
 ) -> None:
     store, key = MemoryStore(), passes_key("b1")
     stopped = Passes(BookieId("b1"), 3, own=9, held="the store went back")
-    await store.create(key, encode_passes(stopped))
+    await store.create(key, PASSES_CODEC.encode(stopped))
     put = store.put
 
     async def begins_a_pass(key: str, value: bytes, version: int) -> int:
-        await put(key, encode_passes(replace(stopped, passes=4)), version)
+        await put(key, PASSES_CODEC.encode(replace(stopped, passes=4)), version)
         return await put(key, value, version)
 
     monkeypatch.setattr(store, "put", begins_a_pass)

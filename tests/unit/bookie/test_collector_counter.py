@@ -13,7 +13,7 @@ import pytest
 from quire.core.errors import StorageError
 from quire.metadata.keys import passes_key
 from quire.storage.directory.collector_file import COLLECTOR_FILE, decode_collector
-from quire.wire.store_records import decode_passes, encode_passes
+from quire.wire.store_records import PASSES_CODEC
 from support.one_collector import At, one_collector
 
 
@@ -105,9 +105,9 @@ async def test_a_counter_of_a_later_version_keeps_its_fields(at: At) -> None:
     key = passes_key(at.server.bookie_id)
     found = await at.store.get(key)
     assert found is not None
-    later = replace(decode_passes(found.value, at.server.bookie_id), unknown=b"\xa2\x06\x03abc")
-    await at.store.put(key, encode_passes(later), found.version)
+    later = replace(PASSES_CODEC.decode(found.value, at.server.bookie_id), unknown=b"\xa2\x06\x03abc")
+    await at.store.put(key, PASSES_CODEC.encode(later), found.version)
     await at.passes()
     found = await at.store.get(key)
     assert found is not None
-    assert decode_passes(found.value, at.server.bookie_id).unknown == b"\xa2\x06\x03abc"
+    assert PASSES_CODEC.decode(found.value, at.server.bookie_id).unknown == b"\xa2\x06\x03abc"

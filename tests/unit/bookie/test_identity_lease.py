@@ -24,7 +24,7 @@ from quire.metadata.store import Op, Registration
 from quire.storage.directory.boot_file import MARKER_FILE
 from quire.storage.directory.identity import COOKIE_FILE
 from quire.wire.responses import ReadReply
-from quire.wire.store_records import StoredBoot, decode_boot, encode_boot
+from quire.wire.store_records import BOOT_CODEC, StoredBoot
 from quire_testing.kit.stepped import StepClock
 from support.small_cluster import small_cluster
 from support.waiting import until_async
@@ -34,13 +34,13 @@ from unit.bookie.test_bookie_server import World, access
 async def boot_of(at: World) -> StoredBoot:
     found = await at.store.get(boot_key(at.bookie))
     assert found is not None
-    return decode_boot(found.value, at.bookie)
+    return BOOT_CODEC.decode(found.value, at.bookie)
 
 
 async def put_boot(at: World, boot: StoredBoot) -> None:
     found = await at.store.get(boot_key(at.bookie))
     assert found is not None
-    await at.store.put(boot_key(at.bookie), encode_boot(boot), found.version)
+    await at.store.put(boot_key(at.bookie), BOOT_CODEC.encode(boot), found.version)
 
 
 def shown(reply: ReadReply) -> list[int]:

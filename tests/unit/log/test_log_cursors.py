@@ -8,7 +8,7 @@ import pytest
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.log.cursors import CursorHoldsError, CursorTakenError, CursorUse, LogCursors, cursor_key
-from quire.wire.log_cursors import Cursor, decode_cursor, encode_cursor
+from quire.wire.log_cursors import CURSOR_CODEC, Cursor
 from support.log_cluster import World, numbers
 
 
@@ -50,13 +50,13 @@ async def test_a_cursor_holds_where_it_began_and_moves(at: World) -> None:
 
 def test_the_record() -> None:
     cursor = Cursor("00ff", "copy", 1, 2, True, "h", 3, 4)
-    record = encode_cursor(cursor)
-    assert decode_cursor(record, "00ff", "copy") == cursor
+    record = CURSOR_CODEC.encode(cursor)
+    assert CURSOR_CODEC.decode(record, "00ff", "copy") == cursor
     # A field of a later version is carried over.
-    later = decode_cursor(record + b"\xfa\x01\x01x", "00ff", "copy")
-    assert encode_cursor(replace(later, offset=9)).endswith(b"\xfa\x01\x01x")
-    for other in (b"\xff", b"", encode_cursor(replace(cursor, name="other"))):
+    later = CURSOR_CODEC.decode(record + b"\xfa\x01\x01x", "00ff", "copy")
+    assert CURSOR_CODEC.encode(replace(later, offset=9)).endswith(b"\xfa\x01\x01x")
+    for other in (b"\xff", b"", CURSOR_CODEC.encode(replace(cursor, name="other"))):
         with pytest.raises(CorruptMetadataError, match="the record of cursor 'copy' of 00ff"):
-            decode_cursor(other, "00ff", "copy")
+            CURSOR_CODEC.decode(other, "00ff", "copy")
     with pytest.raises(MisuseError, match="is not a valid cursor name"):
         cursor_key("00ff", "a/b")

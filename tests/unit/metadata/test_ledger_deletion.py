@@ -17,7 +17,7 @@ from quire.metadata.repairs import RepairStore
 from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.store import Delete, Put, StoreAwayError, StoreBusyError, VersionConflictError
 from quire.metadata.tombstones import end_tombstones, tombstones_after
-from quire.wire.store_records import Tombstone, encode_tombstone
+from quire.wire.store_records import TOMBSTONE_CODEC, Tombstone
 from support.records import ForgetfulStore, tombstone_of
 
 
@@ -149,7 +149,7 @@ async def test_pages_of_tombstones_leave_out_what_names_no_ledger():
     for name in ("!", "0000000000000000005x", "9" * 19, "x"):
         await store.create(TOMBSTONES + name, b"")
     for number in range(7):
-        await store.create(tombstone_key(number), encode_tombstone(Tombstone(number, 1, 2, 3)))
+        await store.create(tombstone_key(number), TOMBSTONE_CODEC.encode(Tombstone(number, 1, 2, 3)))
     await store.create(tombstone_key(8), b"junk")
     pages, after = [], None
     while page := await tombstones_after(store, after, limit=3):

@@ -29,15 +29,7 @@ from quire.metadata.store import (
     Versioned,
 )
 from quire.metadata.tombstones import end_tombstones, tombstones_after
-from quire.wire.store_records import (
-    Passes,
-    Watermark,
-    decode_passes,
-    decode_tombstone,
-    decode_watermark,
-    encode_passes,
-    encode_watermark,
-)
+from quire.wire.store_records import PASSES_CODEC, TOMBSTONE_CODEC, WATERMARK_CODEC, Passes, Watermark
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +98,7 @@ class CollectorStore:
         found = await self._store.get(self._passes_key)
         if found is None:
             return None, 0
-        says = decode_passes(found.value, self.bookie_id)
+        says = PASSES_CODEC.decode(found.value, self.bookie_id)
         self._unknown = says.unknown
         return PassCount(says.chain, says.passes, says.own, says.held, says.accepted), found.version
 
@@ -119,7 +111,7 @@ class CollectorStore:
         Raises:
             StoreBusyError: it was written, and changed by another writer at once.
         """
-        record = encode_passes(
+        record = PASSES_CODEC.encode(
             Passes(
                 self.bookie_id,
                 value.passes,
@@ -156,7 +148,7 @@ class CollectorStore:
                 if ledger_id not in wanted:
                     continue
                 try:
-                    says = decode_tombstone(value.value, ledger_id)
+                    says = TOMBSTONE_CODEC.decode(value.value, ledger_id)
                 except CorruptMetadataError as error:
                     log.warning("a tombstone cannot be read and is ignored: %s", error)
                     continue
@@ -211,11 +203,11 @@ class CollectorStore:
         key = watermark_key(self.bookie_id)
         found = await self._store.get(key)
         instance, generation = self.name
-        value = encode_watermark(Watermark(self.bookie_id, watermark, instance, generation))
+        value = WATERMARK_CODEC.encode(Watermark(self.bookie_id, watermark, instance, generation))
         if found is None:
             op: Op = Create(key, value)
         else:
-            stored = decode_watermark(found.value, self.bookie_id).revision
+            stored = WATERMARK_CODEC.decode(found.value, self.bookie_id).revision
             if not any(stored < revision <= watermark for _, revision, _ in tombstones):
                 return
             op = Put(key, value, found.version)
@@ -247,4 +239,4 @@ class CollectorStore:
 
 
 def _revision_of(watermark: Versioned | None, bookie: str) -> int:
-    return 0 if watermark is None else decode_watermark(watermark.value, bookie).revision
+    return 0 if watermark is None else WATERMARK_CODEC.decode(watermark.value, bookie).revision

@@ -13,7 +13,7 @@ from quire.core.ids import BookieId
 from quire.metadata.keys import boot_key
 from quire.metadata.retries import Attempts
 from quire.metadata.store import KeyMissingError, MetadataStore, VersionConflictError
-from quire.wire.store_records import StoredBoot, decode_boot, encode_boot
+from quire.wire.store_records import BOOT_CODEC, StoredBoot
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class BootRecord:
         if found is None:
             self._version, self.stored, self._unknown = None, None, b""
             return None
-        record = decode_boot(found.value, self._bookie)
+        record = BOOT_CODEC.decode(found.value, self._bookie)
         self._version, self._unknown = found.version, record.unknown
         marker = Marker(record.marker_inode, record.marker_changed_ns)
         self.stored = BootState(record.boot, record.durable_lsn, marker, record.clean, record.owner)
@@ -91,7 +91,7 @@ class BootRecord:
             raise self._replaced(own)
 
     async def _cas(self, own: BootState) -> None:
-        value = encode_boot(
+        value = BOOT_CODEC.encode(
             StoredBoot(self._bookie, own.boot, own.lsn, *own.marker, own.clean, own.owner, self._unknown)
         )
         if self._version is None:
