@@ -222,12 +222,15 @@ class RealFiles:
         return True, kind
 
     def make_directory(self, path: Path) -> None:
-        # From the top, each synced before the next: what is there has all its parents on the disk. Only the last one
-        # may be what a process made that was killed before it came to the sync.
-        for made in reversed([parent for parent in path.parents if not parent.exists()]):
+        # From the top, each synced before the next is made: a directory that is there has all its parents on the disk. Only
+        # the name of the lowest may not be there: a process may have been killed between its making and its sync.
+        missing = [each for each in (path, *path.parents) if not each.exists()]
+        self._sync_name(missing[-1].parent if missing else path)
+        for made in reversed(missing):
             made.mkdir(FOLDER_MODE, exist_ok=True)
-            self.sync_directory(made.parent)
-        path.mkdir(FOLDER_MODE, exist_ok=True)
+            self._sync_name(made)
+
+    def _sync_name(self, path: Path) -> None:
         with contextlib.suppress(PermissionError):
             self.sync_directory(path.parent)
 

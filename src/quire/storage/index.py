@@ -25,16 +25,19 @@ from quire.wire.entry import Buffer
 from quire.wire.run import ids_in
 
 SETTLE_IDS_MAX = 1 << 16
-"""How many ids of runs with different stripes are settled one by one in a lookup; the caller asks again for more."""
+"""Where runs of different stripes overlap, it is settled for so many ids at a time which run has each."""
 
 LATE_MIN = 64
-"""Fewer rows of a bundle are indexed at once: of each ledger at most every `LATE_MIN`th row is late."""
+"""A row is late while it is stored and not yet in its ledger's interval map. Rows of a smaller bundle are indexed at once.
+
+A bundle has a ledger once, so at most one of each `LATE_MIN` late rows is of the same ledger.
+"""
 LATE_MAX = 1 << 18
 """So many rows are late at most: a ledger's own are found among them in about 1 ms."""
 ROWS_A_LOOKUP = 2048
 """So many late rows of all ledgers are indexed with each lookup, in about 2 ms."""
 ROWS_AN_ADD = 4
-"""So many with each row that comes alone: it is late itself while others are, but not many of them."""
+"""So many late rows are indexed with each row that comes alone, which is late itself as long as there are others."""
 
 _ID = struct.Struct(">q")
 _ID_BYTES = _ID.size

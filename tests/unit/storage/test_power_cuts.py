@@ -176,6 +176,8 @@ def test_a_directory_that_is_there_is_synced_as_well(tmp_path: Path) -> None:
             super().sync_directory(directory)
 
     Watched().make_directory(tmp_path / "a" / "b")
-    assert synced == [tmp_path, tmp_path / "a"]
+    assert synced == [tmp_path.parent, tmp_path, tmp_path / "a"]
     Watched().make_directory(tmp_path / "a" / "b")
-    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a"]
+    assert synced[3:] == [tmp_path / "a"]
+    Watched().make_directory(tmp_path / "a" / "c")
+    assert synced[4:] == [tmp_path, tmp_path / "a"]
