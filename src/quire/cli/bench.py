@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from quire.cli.console.opening import with_client
-from quire.cli.console.options import Quorums
+from quire.cli.console.options import Quorums, option
 from quire.cli.console.output import Output, counted, human_bytes
 from quire.core.errors import WindowFullError
 from quire.distribution import testing_module
@@ -34,17 +34,16 @@ GROUP_BYTES: Final = 1024 * 1024
 """How many bytes are handed over between two looks at the clock."""
 _RECORDED: Final = "quire bench --history"
 
-SecondsOption = Annotated[float, typer.Option(help="How long.", min=0.1)]
-SizeOption = Annotated[int, typer.Option(help="Payload bytes of an entry.", min=0, max=1024 * 1024)]
+SecondsOption = Annotated[float, option("--seconds", "How long.", min=0.1)]
+SizeOption = Annotated[int, option("--size", "Payload bytes of an entry.", min=0, max=1024 * 1024)]
 HistoryOption = Annotated[
     Path | None,
-    typer.Option(
-        "--history",
-        metavar="FILE",
-        help="Record what was asked and answered, read everything back, and let `quire verify-history` judge it.",
+    option(
+        "--history FILE",
+        "Record what was asked and answered, read everything back, and let `quire verify-history` judge it.",
     ),
 ]
-KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the ledger that was written.")]
+KeepOption = Annotated[bool, option("--keep", "Keep the ledger that was written.")]
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ async def append(
     out: Output,
     how: BenchOptions,
     size: SizeOption = 100,
-    window: Annotated[int, typer.Option(help="Entries in flight.", min=1)] = 5000,
+    window: Annotated[int, option("--window", "Entries in flight.", min=1)] = 5000,
 ) -> None:
     """Append as fast as the cluster takes it, with a window of entries in flight."""
     await _measure("append", client, out, how, size, window)

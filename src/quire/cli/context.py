@@ -15,7 +15,7 @@ from quire.cli.console.named_clusters import (
     uri_of,
     without_password,
 )
-from quire.cli.console.options import JsonOption
+from quire.cli.console.options import JsonOption, argument, option
 from quire.cli.console.output import Output
 from quire.core.errors import AlreadyExistsError, MisuseError
 
@@ -27,9 +27,7 @@ def names() -> list[str]:
     return sorted(NamedClusters.load().clusters)
 
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The context's name.", autocompletion=names)
-]
+NameArgument = Annotated[str, argument("NAME", "The context's name.", autocompletion=names)]
 
 
 @app.callback()
@@ -39,14 +37,10 @@ def context() -> None:
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The context's name.")],
-    cluster: Annotated[
-        str, typer.Argument(metavar="CLUSTER", help="A URI, a directory of `quire up`, or a metadata file.")
-    ],
-    use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Give a name that exists another cluster.")
-    ] = False,
+    name: Annotated[str, argument("NAME", "The context's name.")],
+    cluster: Annotated[str, argument("CLUSTER", "A URI, a directory of `quire up`, or a metadata file.")],
+    use: Annotated[bool, option("--use", "Use it from now on.")] = False,
+    replace: Annotated[bool, option("--replace", "Give a name that exists another cluster.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Give a cluster a name; the cluster need not run."""
@@ -66,10 +60,8 @@ def add(
 
 @app.command()
 def use(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The context's name.", autocompletion=names)
-    ] = None,
-    none: Annotated[bool, typer.Option("--none", help="Use no context any more.")] = False,
+    name: Annotated[str | None, argument("[NAME]", "The context's name.", autocompletion=names)] = None,
+    none: Annotated[bool, option("--none", "Use no context any more.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the cluster that commands mean without --cluster and QUIRE_CLUSTER."""

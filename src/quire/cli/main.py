@@ -10,6 +10,7 @@ import typer
 from quire.cli import bench, context, metadata, spark, testing
 from quire.cli.cluster import bookie, cluster, top
 from quire.cli.cluster.autorecovery import autorecovery
+from quire.cli.console.options import option
 from quire.cli.console.process import end_on_sigterm, prepare_streams
 from quire.cli.demo.command import demo
 from quire.cli.group import HandledGroup
@@ -49,14 +50,14 @@ def _version(wanted: bool) -> None:
 def root(
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="CLUSTER",
-            help="The cluster, as the commands take it. Options may stand before the command or after it.",
+        option(
+            "--cluster CLUSTER",
+            "The cluster, as the commands take it. Options may stand before the command or after it.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    as_json: Annotated[bool, option("--json", "Print one JSON object per line.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, option("--version", "Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """A replicated log store: ledgers, logs, the bookies that hold them."""

@@ -9,13 +9,13 @@ import typer
 from quire.cli.console.asking import YesOption, confirm
 from quire.cli.console.named_clusters import without_password
 from quire.cli.console.opening import with_cluster
-from quire.cli.console.options import run
+from quire.cli.console.options import option, run
 from quire.cli.console.output import Output
 
 app = typer.Typer(help="The metadata store behind a cluster: make one, look into it.")
 
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Delete what is there first, with every ledger and log in it.")
+    bool, option("--force", "Delete what is there first, with every ledger and log in it.")
 ]
 
 

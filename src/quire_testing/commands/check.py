@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from quire.cli.console.options import JsonOption
+from quire.cli.console.options import JsonOption, option
 from quire.cli.console.output import Output
 from quire.core.errors import MisuseError
 
@@ -24,25 +24,18 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-MutantOption = Annotated[
-    str, typer.Option("--mutant", metavar="NAME", help="Take one fix out: D1, X5, ... (see --list-mutants).")
-]
+MutantOption = Annotated[str, option("--mutant NAME", "Take one fix out: D1, X5, ... (see --list-mutants).")]
 
 
 ModeOption = Annotated[
     str,
-    typer.Option(
-        "--mode",
-        metavar="MODE",
-        help="With --stream: identifiers (terms name entries), or fencing (terms only fence).",
-    ),
+    option("--mode MODE", "With --stream: identifiers (terms name entries), or fencing (terms only fence)."),
 ]
 TurnsOption = Annotated[
     str,
-    typer.Option(
-        "--turns",
-        metavar="TURNS",
-        help="With --bundles: what each loop turn appends: XY-X is a run of each ledger, then one of X alone.",
+    option(
+        "--turns TURNS",
+        "With --bundles: what each loop turn appends: XY-X is a run of each ledger, then one of X alone.",
     ),
 ]
 
@@ -149,32 +142,30 @@ def check(
     mode: ModeOption = "identifiers",
     turns: TurnsOption = "XY",
     mutant: MutantOption = "",
-    list_mutants: Annotated[
-        bool, typer.Option("--list-mutants", help="Say which fixes can be taken out.")
-    ] = False,
+    list_mutants: Annotated[bool, option("--list-mutants", "Say which fixes can be taken out.")] = False,
     invariant: Annotated[
         list[str] | None,
-        typer.Option("--invariant", metavar="NAME", help="Look at this one only; may be repeated."),
+        option("--invariant NAME", "Look at this one only; may be repeated."),
     ] = None,
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Every configuration of the continuous set.")
-    ] = False,
-    workers: Annotated[int, typer.Option(min=1, help="With --continuous: processes at the same time.")] = 2,
-    seconds: Annotated[float | None, typer.Option(min=0.1, help="Stop, incomplete, after this time.")] = None,
+    continuous: Annotated[bool, option("--continuous", "Every configuration of the continuous set.")] = False,
+    workers: Annotated[int, option("--workers", "With --continuous: processes at the same time.", min=1)] = 2,
+    seconds: Annotated[
+        float | None, option("--seconds", "Stop, incomplete, after this time.", min=0.1)
+    ] = None,
     states: Annotated[
-        int | None, typer.Option(min=1, help="Stop, incomplete, after this many states.")
+        int | None, option("--states", "Stop, incomplete, after this many states.", min=1)
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option("--save", metavar="DIR", help="Write a counterexample's transcript and diagram here."),
+        option("--save DIR", "Write a counterexample's transcript and diagram here."),
     ] = None,
     diagram: Annotated[
         Path | None,
-        typer.Option("--diagram", metavar="FILE", help="Draw a counterexample: FILE.svg, or FILE.html."),
+        option("--diagram FILE", "Draw a counterexample: FILE.svg, or FILE.html."),
     ] = None,
     again: Annotated[
         Path | None,
-        typer.Option("--replay", metavar="FILE", help="Judge a saved failure again, also one of `simulate`."),
+        option("--replay FILE", "Judge a saved failure again, also one of `simulate`."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

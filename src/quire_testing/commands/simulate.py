@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quire.cli.console.options import JsonOption
+from quire.cli.console.options import JsonOption, option
 from quire.cli.console.output import Output
 from quire.core.errors import MisuseError
 
@@ -27,47 +27,40 @@ class Level(StrEnum):
 
 
 def simulate(
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The run, or the first of many.")] = 0,
-    schedules: Annotated[int, typer.Option("--schedules", min=1, help="How many seeds, from --seed on.")] = 1,
+    seed: Annotated[int, option("--seed", "The run, or the first of many.", min=0)] = 0,
+    schedules: Annotated[int, option("--schedules", "How many seeds, from --seed on.", min=1)] = 1,
     mix: Annotated[
         list[str] | None,
-        typer.Option("--mix", metavar="NAME", help="This mix of workload and faults only; may be repeated."),
+        option("--mix NAME", "This mix of workload and faults only; may be repeated."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes at the same time.")] = 1,
+    jobs: Annotated[int, option("--jobs", "Processes at the same time.", min=1)] = 1,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0.1, help="Begin nothing new after this time.")
+        float | None, option("--seconds", "Begin nothing new after this time.", min=0.1)
     ] = None,
     mutant: Annotated[
         str,
-        typer.Option(
-            "--mutant", metavar="NAME", help="Take one fix out of the programs, and stop when it shows."
-        ),
+        option("--mutant NAME", "Take one fix out of the programs, and stop when it shows."),
     ] = "",
     level: Annotated[
         Level,
-        typer.Option("--level", help="Whole programs, or random walks of their machines: cheaper by far."),
+        option("--level", "Whole programs, or random walks of their machines: cheaper by far."),
     ] = Level.PROGRAMS,
-    list_mixes: Annotated[bool, typer.Option("--list-mixes", help="Say which mixes there are.")] = False,
+    list_mixes: Annotated[bool, option("--list-mixes", "Say which mixes there are.")] = False,
     save: Annotated[
         Path | None,
-        typer.Option(
-            "--save", metavar="FILE", help="Write a failing run's history here, for `verify-history`."
-        ),
+        option("--save FILE", "Write a failing run's history here, for `verify-history`."),
     ] = None,
     keep: Annotated[
         Path | None,
-        typer.Option(
-            "--keep",
-            metavar="FILE",
-            help="Note each finished range of seeds here; a run that was cut continues behind them.",
+        option(
+            "--keep FILE", "Note each finished range of seeds here; a run that was cut continues behind them."
         ),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--transcript",
-            metavar="FILE",
-            help="Write a failing run's transcript here; under tests/golden/saved it is a regression test.",
+        option(
+            "--transcript FILE",
+            "Write a failing run's transcript here; under tests/golden/saved it is a regression test.",
         ),
     ] = None,
     as_json: JsonOption = False,

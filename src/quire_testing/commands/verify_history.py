@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from quire.cli.console.options import JsonOption
+from quire.cli.console.options import JsonOption, argument
 from quire.cli.console.output import Output
 from quire.core.errors import MisuseError
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 PROGRESS_EVERY = 1000
 
-FilesArgument = Annotated[
-    list[str], typer.Argument(metavar="FILE...", help="Histories of one machine's processes; - is stdin.")
-]
+FilesArgument = Annotated[list[str], argument("FILE...", "Histories of one machine's processes; - is stdin.")]
 
 
 def verify_history(files: FilesArgument, as_json: JsonOption = False) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from quire.cli.console.failures import EXIT_ATTENTION
 from quire.cli.console.opening import with_cluster, with_tools
-from quire.cli.console.options import run
+from quire.cli.console.options import argument, option, run
 from quire.cli.console.output import Output, attributes, counted, human_bytes, human_duration
 from quire.cli.ledger.repair_show import MB, RATE_MAX
 
@@ -21,22 +21,20 @@ app = typer.Typer(help="Auto-recovery as a whole: on, off, status.")
 
 WorkerRateOption = Annotated[
     float | None,
-    typer.Option(
-        "--rate",
-        metavar="MB/S",
+    option(
+        "--rate MB/S",
+        "Copy at most this many million bytes a second in this process [default: as fast as bookies accept them].",
         min=0.001,
         max=RATE_MAX,
-        help="Copy at most this many million bytes a second in this process [default: as fast as bookies accept them].",
     ),
 ]
 DelayOption = Annotated[
     int | None,
-    typer.Option(
-        "--lost-delay",
-        metavar="SECONDS",
+    option(
+        "--lost-delay SECONDS",
+        "Set first, for the whole cluster, how long a bookie may be away before its copies are replaced.",
         min=0,
         max=2**31 - 1,
-        help="Set first, for the whole cluster, how long a bookie may be away before its copies are replaced.",
     ),
 ]
 
@@ -155,7 +153,7 @@ async def lost_delay(
     out: Output,
     seconds: Annotated[
         int | None,
-        typer.Argument(min=0, max=2**31 - 1, metavar="[SECONDS]", help="The delay; without it, it is shown."),
+        argument("[SECONDS]", "The delay; without it, it is shown.", min=0, max=2**31 - 1),
     ] = None,
 ) -> None:
     """Show or set how long a bookie may be away before its copies are made anew, for Java's programs too.

@@ -19,44 +19,42 @@ from quire.cli.console.options import (
     TombstonesOption,
     cluster_uri,
     host_and_port,
+    option,
     run,
 )
 from quire.cli.console.output import Output
 from quire.core.errors import MisuseError
 
-DirOption = Annotated[
-    Path | None, typer.Option("--dir", help="Where its segments and its identity lie [required].")
-]
-ListenOption = Annotated[str, typer.Option(help="host:port to listen on; port 0 takes any free one.")]
+DirOption = Annotated[Path | None, option("--dir", "Where its segments and its identity lie [required].")]
+ListenOption = Annotated[str, option("--listen", "host:port to listen on; port 0 takes any free one.")]
 AdvertiseOption = Annotated[
     str | None,
-    typer.Option(
-        envvar="QUIRE_ADVERTISE",
-        metavar="HOST:PORT",
-        help="The address that clients connect to, port 0: the one it listens on; needed where --listen names every "
+    option(
+        "--advertise HOST:PORT",
+        "The address that clients connect to, port 0: the one it listens on; needed where --listen names every "
         "address, as 0.0.0.0 does [default: what --listen says].",
+        envvar="QUIRE_ADVERTISE",
     ),
 ]
 UnknownOption = Annotated[
     bool,
-    typer.Option(
+    option(
         "--unknown-is-error",
-        help="Answer V3 clients 501 instead of 507 where entries may be lost: for Java clients too old to know 507.",
+        "Answer V3 clients 501 instead of 507 where entries may be lost: for Java clients too old to know 507.",
     ),
 ]
 AddressOption = Annotated[
     bool,
-    typer.Option(
+    option(
         "--id-from-address",
-        help="The announced HOST:PORT is the id of a new directory, for Java clients before 4.12. Such a bookie cannot "
+        "The announced HOST:PORT is the id of a new directory, for Java clients before 4.12. Such a bookie cannot "
         "move to another address.",
     ),
 ]
 AdoptOption = Annotated[
     bool,
-    typer.Option(
-        "--adopt",
-        help="The directory lost its cookie and is this bookie's: take the one that the cluster keeps.",
+    option(
+        "--adopt", "The directory lost its cookie and is this bookie's: take the one that the cluster keeps."
     ),
 ]
 
@@ -76,7 +74,7 @@ def bookie(
     listen: ListenOption = "127.0.0.1:3181",
     advertise: AdvertiseOption = None,
     name: Annotated[
-        str | None, typer.Option(help="The stable part of its id [default: the directory's name].")
+        str | None, option("--name", "The stable part of its id [default: the directory's name].")
     ] = None,
     security: SecurityOption = None,
     frame_bytes_max: FrameOption = None,
@@ -84,7 +82,7 @@ def bookie(
     collect_every: CollectOption = 60.0,
     tombstones_for: TombstonesOption = 3600.0,
     create: Annotated[
-        bool, typer.Option("--create", help="Make the cluster's metadata store if it does not exist.")
+        bool, option("--create", "Make the cluster's metadata store if it does not exist.")
     ] = False,
     unknown_is_error: UnknownOption = False,
     id_from_address: AddressOption = False,

@@ -15,7 +15,7 @@ from quire.cli.cluster.bookie_rows import bookie_rows, collector_of, listed, row
 from quire.cli.cluster.orphans import accept_store, orphans
 from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.console.opening import with_cluster, with_tools
-from quire.cli.console.options import MEANT, TIMEOUT_MAX, run
+from quire.cli.console.options import MEANT, TIMEOUT_MAX, option, run
 from quire.cli.console.output import Output, counted
 from quire.cli.ledger.ledger_show import DAMAGED, every_ledger
 from quire.cli.ledger.repair import repair_cluster, under_replication
@@ -121,13 +121,7 @@ def health(
     out: Output,
     timeout: Annotated[
         float,
-        typer.Option(
-            "--timeout",
-            min=0.1,
-            max=TIMEOUT_MAX,
-            metavar="SECONDS",
-            help="How long the store and the bookies may take.",
-        ),
+        option("--timeout SECONDS", "How long the store and the bookies may take.", min=0.1, max=TIMEOUT_MAX),
     ] = 5.0,
 ) -> int:
     """Say in one line whether the cluster can be written to and all is well; for scripts and probes.

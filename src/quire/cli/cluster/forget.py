@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from quire.cli.console.opening import with_tools
+from quire.cli.console.options import argument
 from quire.cli.console.output import Output, counted
 
 if TYPE_CHECKING:
@@ -22,9 +21,7 @@ NAMED_MAX: Final = 5
 async def forget(
     tools: Toolbox,
     out: Output,
-    bookie_id: Annotated[
-        str, typer.Argument(metavar="BOOKIE", help="Its id, as `quire cluster bookies` shows it.")
-    ],
+    bookie_id: Annotated[str, argument("BOOKIE", "Its id, as `quire cluster bookies` shows it.")],
 ) -> None:
     """Remove the cookie of a bookie that will not come back, so that nothing waits for it.
 

@@ -8,12 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from quire.cli.cluster.bookie_rows import collector_of
 from quire.cli.console.asking import YesOption, confirm
 from quire.cli.console.opening import with_tools
-from quire.cli.console.options import MEANT
+from quire.cli.console.options import MEANT, argument, option
 from quire.cli.console.output import Output, counted
 from quire.core.errors import MisuseError
 from quire.env.numbers import number_of
@@ -35,9 +33,9 @@ async def orphans(
     out: Output,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID…]", help="With --delete: the ledgers to delete: 17, or 17-29."),
+        argument("[ID…]", "With --delete: the ledgers to delete: 17, or 17-29."),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Let the bookies drop these ledgers.")] = False,
+    delete: Annotated[bool, option("--delete", "Let the bookies drop these ledgers.")] = False,
     yes: YesOption = False,
 ) -> None:
     """List the ledgers that bookies keep although they have no record.
@@ -64,7 +62,7 @@ async def accept_store(
     tools: Toolbox,
     out: Output,
     yes: YesOption = False,
-    wait: Annotated[bool, typer.Option(help="Wait until the bookies collect again.")] = True,
+    wait: Annotated[bool, option("--wait/--no-wait", "Wait until the bookies collect again.")] = True,
 ) -> None:
     """Accept the metadata store as it is, so that bookies whose collectors have stopped delete again.
 

@@ -6,12 +6,10 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from quire.cli.cluster.bookie_rows import count_in, object_in
 from quire.cli.console.failures import EXIT_FAILED
 from quire.cli.console.opening import with_tools
-from quire.cli.console.options import TIMEOUT_MAX
+from quire.cli.console.options import TIMEOUT_MAX, option
 from quire.cli.console.output import Output, counted, human_bytes
 from quire.core.errors import MisuseError, RefusedError
 
@@ -26,18 +24,12 @@ REASONS_MAX: Final = 50
 
 BookieOption = Annotated[
     str | None,
-    typer.Option("--bookie", metavar="BOOKIE", help="Only this bookie [default: each that is registered]."),
+    option("--bookie BOOKIE", "Only this bookie [default: each that is registered]."),
 ]
-NowOption = Annotated[bool, typer.Option("--now", help="At once, not with the next pass.")]
+NowOption = Annotated[bool, option("--now", "At once, not with the next pass.")]
 TimeoutOption = Annotated[
     float,
-    typer.Option(
-        "--timeout",
-        min=0.1,
-        max=TIMEOUT_MAX,
-        metavar="SECONDS",
-        help="How long a bookie may take to respond.",
-    ),
+    option("--timeout SECONDS", "How long a bookie may take to respond.", min=0.1, max=TIMEOUT_MAX),
 ]
 
 

@@ -7,10 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from quire.cli.console.opening import with_client
-from quire.cli.console.options import MEANT
+from quire.cli.console.options import MEANT, option
 from quire.cli.console.output import Output, counted, terminal_width
 from quire.cli.console.tables import draw_table
 
@@ -23,13 +21,9 @@ if TYPE_CHECKING:
 async def top(
     client: QuireClient,
     out: Output,
-    interval: Annotated[
-        float, typer.Option("--interval", min=0.1, metavar="SECONDS", help="How often to look.")
-    ] = 2.0,
-    logs_max: Annotated[
-        int, typer.Option("--logs", min=0, metavar="N", help="Show this many logs, the busiest first.")
-    ] = 20,
-    once: Annotated[bool, typer.Option("--once", help="Look once, print, and end.")] = False,
+    interval: Annotated[float, option("--interval SECONDS", "How often to look.", min=0.1)] = 2.0,
+    logs_max: Annotated[int, option("--logs N", "Show this many logs, the busiest first.", min=0)] = 20,
+    once: Annotated[bool, option("--once", "Look once, print, and end.")] = False,
 ) -> None:
     """Watch bookies, logs and writers; Ctrl-C ends it.
 

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from quire.cli.console.options import option
 from quire.core.errors import MisuseError, RefusedError
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, option("--yes -y", "Do not ask.")]
 
 
 class DeclinedError(RefusedError):

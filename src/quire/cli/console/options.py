@@ -22,75 +22,86 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+def option(words: str, text: str, **more: Any) -> Any:
+    """An option of a command.
+
+    Args:
+        words: its names, and what stands for its value, as its help has them: `--format -f FORM`.
+        text: its help.
+        more: as of `typer.Option`.
+    """
+    names = [word for word in words.split() if word.startswith("-")]
+    value = next((word for word in words.split() if word not in names), None)
+    return typer.Option(*names, metavar=value, help=text, **more)
+
+
+def argument(words: str, text: str, **more: Any) -> Any:
+    """An argument of a command, as `option`."""
+    return typer.Argument(metavar=words, help=text, **more)
+
+
 ClusterOption = Annotated[
     str | None,
-    typer.Option(
-        "--cluster",
-        metavar="CLUSTER",
-        help="The cluster: sqlite:PATH (what `quire up` prints), zk://HOST:2181/ledgers, a directory of `quire up`, or the "
+    option(
+        "--cluster CLUSTER",
+        "The cluster: sqlite:PATH (what `quire up` prints), zk://HOST:2181/ledgers, a directory of `quire up`, or the "
         "name of a context [default: QUIRE_CLUSTER, else the context in use].",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+JsonOption = Annotated[bool, option("--json", "Print one JSON object per line.")]
 SecurityOption = Annotated[
     Path | None,
-    typer.Option(
-        "--security",
-        metavar="FILE",
-        help="What bookies ask of clients: a file with [tls] and [sasl] (docs/security.md).",
+    option(
+        "--security FILE", "What bookies ask of clients: a file with [tls] and [sasl] (docs/security.md)."
     ),
 ]
 FrameOption = Annotated[
     int | None,
-    typer.Option(
-        "--frame-bytes-max",
-        envvar="QUIRE_FRAME_BYTES_MAX",
-        metavar="BYTES",
-        help="The longest frame of V2 and V3, 32 KiB less than our own protocol's; bookies and clients should have the "
+    option(
+        "--frame-bytes-max BYTES",
+        "The longest frame of V2 and V3, 32 KiB less than our own protocol's; bookies and clients should have the "
         "same [default: 5253120, and 8 MiB for our own].",
+        envvar="QUIRE_FRAME_BYTES_MAX",
     ),
 ]
 SegmentOption = Annotated[
     int | None,
-    typer.Option(
-        "--segment-bytes",
-        envvar="QUIRE_SEGMENT_BYTES",
-        metavar="BYTES",
-        help="The size of the files in which bookies keep entries; a bookie needs four of them, and an entry must fit one "
+    option(
+        "--segment-bytes BYTES",
+        "The size of the files in which bookies keep entries; a bookie needs four of them, and an entry must fit one "
         "[default: 67108864, and less on a disk below 2 GiB].",
+        envvar="QUIRE_SEGMENT_BYTES",
     ),
 ]
 CollectOption = Annotated[
     float,
-    typer.Option(
-        "--collect-every",
+    option(
+        "--collect-every SECONDS",
+        "How often deleted ledgers are looked for; 0: never.",
         envvar="QUIRE_COLLECT_EVERY",
-        metavar="SECONDS",
         min=0,
-        help="How often deleted ledgers are looked for; 0: never.",
     ),
 ]
 TombstonesOption = Annotated[
     float,
-    typer.Option(
-        "--tombstones-for",
+    option(
+        "--tombstones-for SECONDS",
+        "How long a ledger that was deleted refuses late adds.",
         envvar="QUIRE_TOMBSTONES_FOR",
-        metavar="SECONDS",
         min=0,
-        help="How long a ledger that was deleted refuses late adds.",
     ),
 ]
 TIMEOUT_MAX = 86_400.0
 """The longest time-out, in seconds."""
-ENSEMBLE = typer.Option("--ensemble-size", "-E", help="How many bookies share the entries.")
-WRITE = typer.Option("--write-quorum", "-w", help="How many bookies get each entry.")
-ACK = typer.Option("--ack-quorum", "-a", help="How many must have it before it counts.")
+ENSEMBLE = option("--ensemble-size -E", "How many bookies share the entries.")
+WRITE = option("--write-quorum -w", "How many bookies get each entry.")
+ACK = option("--ack-quorum -a", "How many must have it before it counts.")
 MinPresentOption = Annotated[
     int | None,
-    typer.Option(
-        "--min-present",
-        metavar="N",
-        help="Bookies of a new ledger that must be there, Qa to E; places of the others are absent slots, which name "
+    option(
+        "--min-present N",
+        "Bookies of a new ledger that must be there, Qa to E; places of the others are absent slots, which name "
         "bookies that are away [default: Qa].",
     ),
 ]
@@ -107,15 +118,14 @@ class Quorums:
 
 
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Even if its bookies are lost and a writer cannot be stopped.")
+    bool, option("--force", "Even if its bookies are lost and a writer cannot be stopped.")
 ]
 GUARANTEE = "write-quorum"
 GuaranteeOption = Annotated[
     str | None,
-    typer.Option(
-        "--guarantee",
-        metavar=GUARANTEE,
-        help="Every entry of a closed ledger, and of every fragment but the last, is on its whole write quorum.",
+    option(
+        f"--guarantee {GUARANTEE}",
+        "Every entry of a closed ledger, and of every fragment but the last, is on its whole write quorum.",
     ),
 ]
 
@@ -153,12 +163,11 @@ NOT_ON_COMMAND_LINES = (
 )
 PasswordOption = Annotated[
     str,
-    typer.Option(
-        "--password-file",
-        metavar="FILE",
-        callback=password_of,
-        help="A file with one line, the password of the ledger (of a log: of its ledgers), readable by you alone; - asks "
+    option(
+        "--password-file FILE",
+        "A file with one line, the password of the ledger (of a log: of its ledgers), readable by you alone; - asks "
         "for it. Without it QUIRE_PASSWORD counts; no password by default.",
+        callback=password_of,
     ),
 ]
 

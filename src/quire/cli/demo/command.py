@@ -7,24 +7,18 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from quire.cli.console.options import JsonOption
+from quire.cli.console.options import JsonOption, option
 from quire.cli.console.output import Output
 
 
 def demo(
     source: Annotated[
         Path | None,
-        typer.Option(
-            "--input", help="Your own file or directory instead of the standard library's source files."
-        ),
+        option("--input", "Your own file or directory instead of the standard library's source files."),
     ] = None,
     directory: Annotated[
         Path | None,
-        typer.Option(
-            "--dir", help="Where everything will lie [default: quire/demo in the user's cache folder]."
-        ),
+        option("--dir", "Where everything will lie [default: quire/demo in the user's cache folder]."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

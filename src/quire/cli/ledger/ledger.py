@@ -13,7 +13,15 @@ import typer
 from quire.cli.console.asking import can_ask, confirm
 from quire.cli.console.failures import EXIT_ATTENTION
 from quire.cli.console.opening import connected, sure, with_client
-from quire.cli.console.options import ForceOption, GuaranteeOption, PasswordOption, Quorums, run
+from quire.cli.console.options import (
+    ForceOption,
+    GuaranteeOption,
+    PasswordOption,
+    Quorums,
+    argument,
+    option,
+    run,
+)
 from quire.cli.console.output import (
     Output,
     attributes,
@@ -46,14 +54,14 @@ app.command("verify")(verify)
 app.command("repair")(repair_ledger)
 
 LedgerArgument = ledger_show.LedgerArgument
-DigestOption = Annotated[str, typer.Option(help="crc32c, crc32, mac or dummy.")]
+DigestOption = Annotated[str, option("--digest", "crc32c, crc32, mac or dummy.")]
 DelimitedOption = Annotated[
-    bool, typer.Option("--delimited", help="Records with a 4-byte big-endian length before each, not lines.")
+    bool, option("--delimited", "Records with a 4-byte big-endian length before each, not lines.")
 ]
 FilesArgument = Annotated[
-    list[Path] | None, typer.Argument(metavar="[FILE]...", help="What to append; standard input without any.")
+    list[Path] | None, argument("[FILE]...", "What to append; standard input without any.")
 ]
-FirstOption = Annotated[int, typer.Option(help="The first entry.", min=0)]
+FirstOption = Annotated[int, option("--first", "The first entry.", min=0)]
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class EntryOptions:
     """Which entries are read."""
 
     first: FirstOption = 0
-    last: Annotated[int | None, typer.Option(help="The last entry [default: the last confirmed one].")] = None
+    last: Annotated[int | None, option("--last", "The last entry [default: the last confirmed one].")] = None
 
     def __post_init__(self) -> None:
         if self.last is not None and self.last < self.first:
@@ -70,14 +78,13 @@ class EntryOptions:
 
 IgnoreLacOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--ignore-lac",
-        metavar="BOOKIE",
-        help="Do not believe this bookie's last add confirmed, where recovery or a take-over says that it contradicts the "
+    option(
+        "--ignore-lac BOOKIE",
+        "Do not believe this bookie's last add confirmed, where recovery or a take-over says that it contradicts the "
         "entries; may be repeated. Entries that no bookie holds are lost.",
     ),
 ]
-YesAtTerminalOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")]
+YesAtTerminalOption = Annotated[bool, option("--yes -y", "Do not ask at a terminal.")]
 
 
 @dataclass(frozen=True)
@@ -87,9 +94,7 @@ class NewLedger(Quorums):
     guarantee: GuaranteeOption = None
     digest: DigestOption = "crc32c"
     password: PasswordOption = ""
-    leave_open: Annotated[
-        bool, typer.Option("--leave-open", help="Leave it open, as if its writer had died.")
-    ] = False
+    leave_open: Annotated[bool, option("--leave-open", "Leave it open, as if its writer had died.")] = False
 
 
 def ask_about_writer(
@@ -155,7 +160,7 @@ async def read(
     password: PasswordOption = "",
     recover: Annotated[
         bool,
-        typer.Option("--recover", help="Fence and close it first if it is open, so that the end is final."),
+        option("--recover", "Fence and close it first if it is open, so that the end is final."),
     ] = False,
     delimited: DelimitedOption = False,
 ) -> None:
@@ -195,10 +200,9 @@ async def recover(
     ignore_lac: IgnoreLacOption = None,
     at: Annotated[
         str,
-        typer.Option(
-            "--at",
-            metavar="write-quorum|ack-quorum",
-            help="ack-quorum waives a guarantee of the write quorum, where a bookie is lost and no other is there.",
+        option(
+            "--at write-quorum|ack-quorum",
+            "ack-quorum waives a guarantee of the write quorum, where a bookie is lost and no other is there.",
         ),
     ] = "write-quorum",
 ) -> int:

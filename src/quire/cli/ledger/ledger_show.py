@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from quire.cli.console.opening import with_tools
+from quire.cli.console.options import argument, option
 from quire.cli.console.output import Output, attributes, human_bytes
 
 if TYPE_CHECKING:
@@ -25,15 +24,15 @@ DAMAGED = "damaged"
 LISTED_MAX = 100
 """Most ranges that are listed of what a bookie lacks of one fragment."""
 
-LedgerArgument = Annotated[int, typer.Argument(metavar="LEDGER", help="The ledger's id.", min=0)]
+LedgerArgument = Annotated[int, argument("LEDGER", "The ledger's id.", min=0)]
 
 
 @with_tools
 async def list_ledgers(
     tools: Toolbox,
     out: Output,
-    after: Annotated[int | None, typer.Option(help="Only ledgers with greater ids.")] = None,
-    limit: Annotated[int, typer.Option(help="Most ledgers to list.", min=1)] = 1000,
+    after: Annotated[int | None, option("--after", "Only ledgers with greater ids.")] = None,
+    limit: Annotated[int, option("--limit", "Most ledgers to list.", min=1)] = 1000,
 ) -> None:
     """List ledgers in the order of their ids."""
     from quire.core.errors import CorruptMetadataError

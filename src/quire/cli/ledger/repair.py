@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.console.opening import with_client
-from quire.cli.console.options import password_of
+from quire.cli.console.options import option, password_of
 from quire.cli.console.output import Output, counted
 from quire.cli.ledger.ledger_show import LedgerArgument
 from quire.cli.ledger.repair_show import (
@@ -41,32 +39,29 @@ _TICK_S: Final = 0.2
 
 BookieOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--bookie",
-        metavar="BOOKIE",
-        help="This bookie is permanently lost: others take its place. It may be repeated. A bookie that is only "
+    option(
+        "--bookie BOOKIE",
+        "This bookie is permanently lost: others take its place. It may be repeated. A bookie that is only "
         "down is not replaced without it.",
     ),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")]
+DryRunOption = Annotated[bool, option("--dry-run", "Show the plan, and change nothing.")]
 RateOption = Annotated[
     float | None,
-    typer.Option(
-        "--rate",
-        metavar="MB/S",
+    option(
+        "--rate MB/S",
+        "Copy at most this many million bytes a second, all ledgers together [default: as fast as bookies accept them].",
         min=0.001,
         max=RATE_MAX,
-        help="Copy at most this many million bytes a second, all ledgers together [default: as fast as bookies accept them].",
     ),
 ]
 
 
 AcceptLossOption = Annotated[
     Path | None,
-    typer.Option(
-        "--accept-loss",
-        metavar="FILE",
-        help="Go on without the entries that this file names, one `LEDGER FIRST..LAST` in each line, as the command "
+    option(
+        "--accept-loss FILE",
+        "Go on without the entries that this file names, one `LEDGER FIRST..LAST` in each line, as the command "
         "shows them: only lost bookies may have them. The loss stands in the ledger's record.",
     ),
 ]
@@ -79,12 +74,11 @@ def _password(file: str | None) -> str | None:
 
 RepairPasswordOption = Annotated[
     str | None,
-    typer.Option(
-        "--password-file",
-        metavar="FILE",
-        callback=_password,
-        help="The password of ledgers whose record stores none (format 1): a file with this one line, readable by you "
+    option(
+        "--password-file FILE",
+        "The password of ledgers whose record stores none (format 1): a file with this one line, readable by you "
         "alone; - asks for it. Without it QUIRE_PASSWORD counts.",
+        callback=_password,
     ),
 ]
 

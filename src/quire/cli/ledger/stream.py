@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.console.opening import sure, with_client
-from quire.cli.console.options import ACK, ENSEMBLE, WRITE, ForceOption, PasswordOption
+from quire.cli.console.options import ACK, ENSEMBLE, WRITE, ForceOption, PasswordOption, argument, option
 from quire.cli.console.output import Output, counted, human_bytes, rate_text
 from quire.cli.ledger.ledger import (
     DelimitedOption,
@@ -41,7 +41,7 @@ app = typer.Typer(
 TERMS_SHOWN = 40
 """Most terms that are drawn, the last ones; JSON has all."""
 
-NameArgument = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.")]
+NameArgument = Annotated[str, argument("STREAM", "The stream's name.")]
 
 
 @app.command()
@@ -56,9 +56,9 @@ async def create(
     digest: DigestOption = "crc32c",
     mode: Annotated[
         str,
-        typer.Option(
+        option(
             "--mode",
-            help="What keeps an earlier writer's entries apart, for ever: identifiers (each entry is named by its term), or "
+            "What keeps an earlier writer's entries apart, for ever: identifiers (each entry is named by its term), or "
             "fencing (a take-over takes them away, and needs every bookie of the last ensemble, or a spare).",
         ),
     ] = "identifiers",
@@ -122,7 +122,7 @@ async def append(
     delimited: DelimitedOption = False,
     elect: Annotated[
         bool,
-        typer.Option("--elect", help="First wait until the stream's election says that this command writes."),
+        option("--elect", "First wait until the stream's election says that this command writes."),
     ] = False,
     password: PasswordOption = "",
 ) -> None:

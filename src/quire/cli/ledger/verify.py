@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from quire.cli.console.opening import with_client
-from quire.cli.console.options import PasswordOption
+from quire.cli.console.options import PasswordOption, argument, option
 from quire.cli.console.output import Output, attributes, counted
 from quire.core.errors import MisuseError
 
@@ -27,12 +25,8 @@ _KINDS: Final = {"ledger_id": "Ledger", "stream": "Stream"}
 async def verify(
     client: QuireClient,
     out: Output,
-    ledger_id: Annotated[
-        int | None, typer.Argument(metavar="[LEDGER]", help="The ledger's id.", min=0)
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Verify all ledgers and streams of the cluster.")
-    ] = False,
+    ledger_id: Annotated[int | None, argument("[LEDGER]", "The ledger's id.", min=0)] = None,
+    every: Annotated[bool, option("--all", "Verify all ledgers and streams of the cluster.")] = False,
     password: PasswordOption = "",
 ) -> bool:
     """Read every copy of every entry from every bookie, check the digests, compare the copies.

@@ -13,7 +13,7 @@ import typer
 
 from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.console.named_clusters import lasting, uri_of
-from quire.cli.console.options import FrameOption, JsonOption, SecurityOption, SegmentOption
+from quire.cli.console.options import FrameOption, JsonOption, SecurityOption, SegmentOption, option
 from quire.cli.console.output import Output
 from quire.cli.local.first_steps import data_directory, first_steps
 from quire.cli.local.local_bookie import LocalBookie
@@ -24,26 +24,23 @@ if TYPE_CHECKING:
 
 DirOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--dir",
-        help="Where everything lies; a second start continues with it [default: quire in the user's data directory, which is "
+        "Where everything lies; a second start continues with it [default: quire in the user's data directory, which is "
         "$XDG_DATA_HOME or ~/.local/share].",
     ),
 ]
 OtherClusterOption = Annotated[
     str | None,
-    typer.Option(
-        "--cluster",
-        metavar="CLUSTER",
-        help="Add the bookies to this cluster instead of making one; QUIRE_CLUSTER and contexts in use do not count here.",
+    option(
+        "--cluster CLUSTER",
+        "Add the bookies to this cluster instead of making one; QUIRE_CLUSTER and contexts in use do not count here.",
     ),
 ]
 
 RecoversOption = Annotated[
     bool,
-    typer.Option(
-        "--autorecovery/--no-autorecovery", help="Repair the copies that lost bookies had, by itself."
-    ),
+    option("--autorecovery/--no-autorecovery", "Repair the copies that lost bookies had, by itself."),
 ]
 
 
@@ -51,13 +48,13 @@ def up(
     directory: DirOption = None,
     bookies: Annotated[
         int | None,
-        typer.Option(min=1, max=64, help="How many bookies [default: those in the directory, or 3]."),
+        option("--bookies", "How many bookies [default: those in the directory, or 3].", min=1, max=64),
     ] = None,
     cluster: OtherClusterOption = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=65535, help="The first bookie's port, the others count up [default: free ports]."
+        option(
+            "--port", "The first bookie's port, the others count up [default: free ports].", min=1, max=65535
         ),
     ] = None,
     security: SecurityOption = None,

@@ -8,8 +8,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from quire.cli.console.feed import (
     AppendTally,
     TerminalInputProgress,
@@ -18,7 +16,7 @@ from quire.cli.console.feed import (
     telling_how_far,
 )
 from quire.cli.console.opening import with_client
-from quire.cli.console.options import GUARANTEE, GuaranteeOption, PasswordOption
+from quire.cli.console.options import GUARANTEE, GuaranteeOption, PasswordOption, argument, option
 from quire.cli.console.output import Output, counted, human_bytes, rate_of, rate_text
 from quire.cli.log.formats import escaped
 from quire.cli.log.parameters import (
@@ -42,33 +40,29 @@ if TYPE_CHECKING:
     from quire.log.config import LogConfig
     from quire.log.log import Log
 
-WaitOption = Annotated[
-    bool, typer.Option("--wait", help="Wait until the log's writer has ended, instead of ending it.")
-]
+WaitOption = Annotated[bool, option("--wait", "Wait until the log's writer has ended, instead of ending it.")]
 
 
 @dataclass(frozen=True)
 class RecordOptions:
     """How records are written, and what they get that they do not have."""
 
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of records without one.")] = None
+    key: Annotated[str | None, option("--key -k", "The key of records without one.")] = None
     key_delimiter: KeyDelimiterOption = None
     headers: Annotated[
         list[str] | None,
-        typer.Option(
-            "--header", "-H", metavar="NAME=VALUE", help="A header of every record; may be repeated."
-        ),
+        option("--header -H NAME=VALUE", "A header of every record; may be repeated."),
     ] = None
     timestamp: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="The time of records without one: ISO 8601 (UTC without a zone), milliseconds since 1970, or -1h before "
+        option(
+            "--timestamp TIME",
+            "The time of records without one: ISO 8601 (UTC without a zone), milliseconds since 1970, or -1h before "
             "now [default: now].",
         ),
     ] = None
     empty_is_tombstone: Annotated[
-        bool, typer.Option("--empty-is-tombstone", "-Z", help="An empty value becomes a tombstone.")
+        bool, option("--empty-is-tombstone -Z", "An empty value becomes a tombstone.")
     ] = False
     form: InFormOption = None
     delimited: DelimitedOption = False
@@ -128,7 +122,7 @@ async def append(
     how: RecordOptions,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="What to append; standard input without any."),
+        argument("[FILE]...", "What to append; standard input without any."),
     ] = None,
     create: CreateOption = False,
     wait: WaitOption = False,

@@ -9,7 +9,7 @@ import typer
 
 from quire.cli.console.asking import YesOption, confirm
 from quire.cli.console.opening import connected, sure, with_client
-from quire.cli.console.options import ACK, ENSEMBLE, WRITE, PasswordOption, Quorums, run
+from quire.cli.console.options import ACK, ENSEMBLE, WRITE, PasswordOption, Quorums, option, run
 from quire.cli.console.output import Output, attributes, human_bytes
 from quire.cli.log import append as log_append
 from quire.cli.log import log_show
@@ -62,12 +62,7 @@ async def alter(
     ack_quorum: Annotated[int | None, ACK] = None,
     min_present: Annotated[
         int | None,
-        typer.Option(
-            "--min-present",
-            metavar="N",
-            min=0,
-            help="Bookies of a new ledger that must be there, Qa to E; 0: Qa.",
-        ),
+        option("--min-present N", "Bookies of a new ledger that must be there, Qa to E; 0: Qa.", min=0),
     ] = None,
 ) -> None:
     """Change the settings of the ledgers that a log will have; what is not named stays.
@@ -162,7 +157,7 @@ async def truncate(
     client: QuireClient,
     out: Output,
     name: NameArgument,
-    before: Annotated[int, typer.Option(help="Records below this offset are deleted.", min=0)],
+    before: Annotated[int, option("--before", "Records below this offset are deleted.", min=0)],
     password: PasswordOption = "",
 ) -> None:
     """Truncate a log's beginning; ledgers that are wholly before the offset are deleted."""
@@ -189,7 +184,7 @@ async def cursors(
     name: NameArgument,
     remove: Annotated[
         str | None,
-        typer.Option(metavar="CURSOR", help="Delete this cursor; a reader that uses it creates it again."),
+        option("--remove CURSOR", "Delete this cursor; a reader that uses it creates it again."),
     ] = None,
     password: PasswordOption = "",
 ) -> None:
@@ -246,10 +241,10 @@ async def collect(
     client: QuireClient,
     out: Output,
     grace: Annotated[
-        float, typer.Option(metavar="HOURS", help="How old garbage must be that only its age proves.", min=0)
+        float, option("--grace HOURS", "How old garbage must be that only its age proves.", min=0)
     ] = 24.0,
     every: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Go on, and repeat after this time.", min=0.01)
+        float | None, option("--every SECONDS", "Go on, and repeat after this time.", min=0.01)
     ] = None,
 ) -> None:
     """Delete what crashed writers and jobs left: staged ledgers that can join no log any more, pages, half truncations.

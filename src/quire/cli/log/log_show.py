@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from quire.cli.console.opening import with_client
-from quire.cli.console.options import PasswordOption
+from quire.cli.console.options import PasswordOption, option
 from quire.cli.console.output import Output, attributes, human_bytes
 from quire.cli.log.parameters import NameArgument
 from quire.cli.log.ranges import iso
@@ -86,9 +84,7 @@ async def show(
     name: NameArgument,
     limit: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="Only the newest N ledgers [default: 20, and all with --json]."
-        ),
+        option("N", "Only the newest N ledgers [default: 20, and all with --json].", min=1),
     ] = None,
     password: PasswordOption = "",
 ) -> None:

@@ -9,13 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from quire.cli.console.asking import YesOption, confirm
 from quire.cli.console.feed import AppendTally, append_groups, telling_how_far
 from quire.cli.console.named_clusters import uri_of
 from quire.cli.console.opening import connected, with_client
-from quire.cli.console.options import MEANT, PasswordOption
+from quire.cli.console.options import MEANT, PasswordOption, argument, option
 from quire.cli.console.output import Output, counted, human_bytes
 from quire.cli.console.record_streams import InputRecord, size_of
 from quire.cli.log.append import WaitOption, append_records, say_result
@@ -37,11 +35,9 @@ _GROUP_BYTES: Final = 4 * 1024 * 1024
 
 FileFormOption = Annotated[
     str | None,
-    typer.Option(
-        "--format",
-        "-f",
-        metavar="FORM",
-        help="json, delimited or parquet; import takes lines too [default: by the file's name: .json, .jsonl, .ndjson, "
+    option(
+        "--format -f FORM",
+        "json, delimited or parquet; import takes lines too [default: by the file's name: .json, .jsonl, .ndjson, "
         ".delimited, .parquet].",
     ),
 ]
@@ -55,7 +51,7 @@ def _ask_about_target(
     wait: bool,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="CLUSTER", help="The target's cluster [default: the source's]."),
+        option("--to CLUSTER", "The target's cluster [default: the source's]."),
     ] = None,
     yes: EndsWriterOption = False,
     **_: object,
@@ -73,10 +69,10 @@ async def copy(
     out: Output,
     agreed: Agreement,
     target_uri: str,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The log to copy.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The log that gets the records.")],
+    source: Annotated[str, argument("SOURCE", "The log to copy.")],
+    target: Annotated[str, argument("TARGET", "The log that gets the records.")],
     part: SpanOptions,
-    onto: Annotated[bool, typer.Option("--append", help="The target may exist: append to it.")] = False,
+    onto: Annotated[bool, option("--append", "The target may exist: append to it.")] = False,
     wait: WaitOption = False,
     password: PasswordOption = "",
 ) -> None:
@@ -174,7 +170,7 @@ async def export(
     out: Output,
     wanted: FileForm,
     name: NameArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
+    file: Annotated[Path, argument("FILE", "The file to write.")],
     part: SpanOptions,
     password: PasswordOption = "",
 ) -> None:
@@ -198,7 +194,7 @@ async def import_(
     out: Output,
     agreed: Agreement,
     name: NameArgument,
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What to append.")],
+    files: Annotated[list[Path], argument("FILE...", "What to append.")],
     form: FileFormOption = None,
     create: CreateOption = False,
     wait: WaitOption = False,

@@ -5,78 +5,60 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-import typer
-
+from quire.cli.console.options import argument, option
 from quire.cli.log.ranges import RecordSpan, span_of
 
-NameArgument = Annotated[str, typer.Argument(metavar="LOG", help="The log's name.")]
+NameArgument = Annotated[str, argument("LOG", "The log's name.")]
 DelimitedOption = Annotated[
     bool,
-    typer.Option(
-        "--delimited", help="A 4-byte big-endian length before each record, as --format delimited has it."
-    ),
+    option("--delimited", "A 4-byte big-endian length before each record, as --format delimited has it."),
 ]
 CreateOption = Annotated[
     bool,
-    typer.Option("--create", help="Make the log if it is not there (3 bookies, 3 copies, 2 to confirm)."),
+    option("--create", "Make the log if it is not there (3 bookies, 3 copies, 2 to confirm)."),
 ]
 InFormOption = Annotated[
     str | None,
-    typer.Option(
-        "--format",
-        "-f",
-        metavar="FORM",
-        help="How records are written: lines (values alone), or delimited or json, which have keys, headers and tombstones "
+    option(
+        "--format -f FORM",
+        "How records are written: lines (values alone), or delimited or json, which have keys, headers and tombstones "
         "too [default: lines].",
     ),
 ]
 OutFormOption = Annotated[
     str | None,
-    typer.Option(
-        "--format",
-        "-f",
-        metavar="FORM",
-        help="lines (values alone), delimited, json, or a format string as kcat's: %s value, %k key, %S and %K their "
+    option(
+        "--format -f FORM",
+        "lines (values alone), delimited, json, or a format string as kcat's: %s value, %k key, %S and %K their "
         "sizes (-1: none), %o offset, %T timestamp in ms, %h headers, %t log, %% and \\n \\t \\xHH; nothing is added "
         "after it [default: lines].",
     ),
 ]
 KeyDelimiterOption = Annotated[
     str | None,
-    typer.Option(
-        "--key-delimiter",
-        "-K",
-        metavar="TEXT",
-        help="Lines are a key, this, and a value, as kcat's -K; \\t is a tab.",
-    ),
+    option("--key-delimiter -K TEXT", "Lines are a key, this, and a value, as kcat's -K; \\t is a tab."),
 ]
 TimesOption = Annotated[
-    bool, typer.Option("--times", help="Delimited records have their timestamps (json has them always).")
+    bool, option("--times", "Delimited records have their timestamps (json has them always).")
 ]
-StartOption = Annotated[int | None, typer.Option(help="The first offset [default: the log's start].", min=0)]
+StartOption = Annotated[int | None, option("--start", "The first offset [default: the log's start].", min=0)]
 FromTimeOption = Annotated[
     str | None,
-    typer.Option(
-        "--from-time",
-        metavar="TIME",
-        help="Begin with the first record as late as this: ISO 8601 (UTC without a zone), milliseconds since 1970, or "
+    option(
+        "--from-time TIME",
+        "Begin with the first record as late as this: ISO 8601 (UTC without a zone), milliseconds since 1970, or "
         "-15m, -1h, -2d before now.",
     ),
 ]
 UntilOption = Annotated[
     str | None,
-    typer.Option(
-        "--until",
-        metavar="OFFSET|TIME",
-        help="Stop before this offset, or before the first record as late as this time (milliseconds as @1700000000000).",
+    option(
+        "--until OFFSET|TIME",
+        "Stop before this offset, or before the first record as late as this time (milliseconds as @1700000000000).",
     ),
 ]
-LastOption = Annotated[
-    int | None, typer.Option("--last", "-n", metavar="N", help="Begin N records before the end.", min=0)
-]
-EndOption = Annotated[
-    int | None, typer.Option(help="Stop before this offset [default: the log's end].", min=0)
-]
+LastOption = Annotated[int | None, option("--last -n N", "Begin N records before the end.", min=0)]
+EndOption = Annotated[int | None, option("--end", "Stop before this offset [default: the log's end].", min=0)]
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from quire.cli.console.opening import with_client
-from quire.cli.console.options import PasswordOption
+from quire.cli.console.options import PasswordOption, option
 from quire.cli.console.output import Output
 from quire.cli.log.formats import Printer
 from quire.cli.log.parameters import (
@@ -27,7 +25,7 @@ from quire.cli.log.whose_writer import Agreement, ending_writer
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
 
-FollowOption = Annotated[bool, typer.Option("--follow", "-F", help="Go on with what is appended later.")]
+FollowOption = Annotated[bool, option("--follow -F", "Go on with what is appended later.")]
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,9 @@ async def read(
     follow: FollowOption = False,
     recover: Annotated[
         bool,
-        typer.Option(
+        option(
             "--recover",
-            help="First close what is open, so that everything that a dead writer had acknowledged is read. "
+            "First close what is open, so that everything that a dead writer had acknowledged is read. "
             "It ends a writer that lives.",
         ),
     ] = False,
@@ -87,9 +85,7 @@ async def tail(
     out: Output,
     name: NameArgument,
     how: PrintOptions,
-    count: Annotated[
-        int, typer.Option("--lines", "--last", "-n", help="Begin this many records before the end.", min=0)
-    ] = 10,
+    count: Annotated[int, option("--lines --last -n", "Begin this many records before the end.", min=0)] = 10,
     until: UntilOption = None,
     password: PasswordOption = "",
 ) -> None:

@@ -11,11 +11,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
 from quire.cli.console.asking import can_ask, confirm
 from quire.cli.console.opening import Ask, connected
-from quire.cli.console.options import run
+from quire.cli.console.options import option, run
 from quire.core.errors import LogLedError, NoSuchLogError
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from quire.log.client import QuireClient
 
 EndsWriterOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="End the log's writer, if there is one, without asking.")
+    bool, option("--yes -y", "End the log's writer, if there is one, without asking.")
 ]
 
 
