@@ -1,7 +1,7 @@
 """Repairs the ledgers of a cluster: looks at what each lacks, then repairs those that lack something, many at a time.
 
-One `LedgerRepair` for each ledger does the work; here is decided how many run, with which targets and how fast. One
-ledger that cannot be read, or whose password is not known, does not hold up the others.
+One `LedgerRepair` for each ledger does the work; which is next and how many run decides the queue of auto-recovery's workers,
+whose marks are what was seen. One ledger that cannot be read, or whose password is not known, does not hold up the others.
 
 Source: docs/protocol/repair.md; docs/operations.md.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from quire.autorecovery.targets import RepairTargets
 from quire.client.client import Client
@@ -22,17 +22,13 @@ from quire.core.errors import NoSuchLedgerError, QuireError, RefusedError
 from quire.core.ids import BookieId
 from quire.core.repair.effects import Loss, RepairEnded, RepairOutcome
 from quire.core.repair.under_replication import UnderReplicatedLedger, under_replication_of
-from quire.core.repair.work_queue import is_whole
+from quire.core.repair.work_queue import BeginRepair, QueuedMark, QueueLimits, RepairQueue, is_whole
 from quire.metadata.repairs import LedgerMarks
 
-LEDGER_BYTES_MAX: Final = 8 << 20
-"""About what one repair has in flight."""
-CLUSTER_BYTES_MAX: Final = 64 << 20
-"""About what all repairs together have in flight."""
 PASSES_MAX: Final = 3
 """Most repairs of a ledger of which something is left."""
 LEDGERS_MAX: Final = 64
-"""Most ledgers that are looked at, or repaired, at the same time."""
+"""Most ledgers that are looked at at the same time."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -114,6 +110,8 @@ class ClusterRepair:
         self._password, self._accepted = password, accepted
         self._targets = RepairTargets(client, bytes_per_s)
         self._under_way: dict[int, LedgerRepair] = {}
+        self._queue = RepairQueue(limits=QueueLimits(PASSES_MAX, pause_ms=1, pause_ms_max=1))
+        self._lacking: dict[int, UnderReplicatedLedger] = {}
         self.totals = RepairTotals()
 
     @property
@@ -123,37 +121,47 @@ class ClusterRepair:
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
-    async def look(
-        self, ledgers: Iterable[int] | None = None, seen: Callable[[int], None] = lambda _: None
-    ) -> UnderReplication:
-        """Ask the bookies of ledgers what they hold; nothing is changed.
+    async def look(self, seen: Callable[[int], None] = lambda _: None) -> UnderReplication:
+        """Ask the bookies of all ledgers what they hold; nothing is changed.
 
         Args:
-            ledgers: which; None: all of the cluster.
             seen: called with each ledger when it has been looked at.
         """
-        found = UnderReplication()
-        known = {*await self._client.bookies.bookies(), *await self._client.bookies.members()}
+        found, known = UnderReplication(), await self._known()
 
         async def one(ledger_id: int) -> None:
             try:
-                lacking = await self._look_at(ledger_id, known)
+                if (lacking := await self._look_at(ledger_id, known)) is not None:
+                    found.ledgers[ledger_id] = lacking
             except NoSuchLedgerError:
-                if ledgers is not None:
-                    raise
                 return  # deleted since it was listed
             except QuireError as error:
                 found.blocked[ledger_id] = error
-            else:
-                if not lacking.is_complete or lacking.needs_repair or lacking.undecided:
-                    found.ledgers[ledger_id] = lacking
             found.looked_at += 1
             seen(ledger_id)
 
-        await _all_of(self._ids(ledgers), one)
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            async for ledger_id in self._client.records.ids():
+                tasks.add(asyncio.create_task(one(ledger_id)))
+                if len(tasks) == LEDGERS_MAX:
+                    await _some_of(tasks)
+            while tasks:
+                await _some_of(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         return found
 
-    async def _look_at(self, ledger_id: int, known: Collection[BookieId]) -> UnderReplicatedLedger:
+    async def look_at(self, ledger_id: int) -> UnderReplicatedLedger | None:
+        """Ask the bookies of one ledger; None: it lacks nothing."""
+        return await self._look_at(ledger_id, await self._known())
+
+    async def _known(self) -> Collection[BookieId]:
+        return {*await self._client.bookies.bookies(), *await self._client.bookies.members()}
+
+    async def _look_at(self, ledger_id: int, known: Collection[BookieId]) -> UnderReplicatedLedger | None:
         client = self._client
         record, notes, _ = await client.records.read_with_notes(ledger_id)
         access = access_of(record, self._password)
@@ -164,61 +172,46 @@ class ClusterRepair:
         lists = await asyncio.gather(
             *(replica_list(client.bookies, bookie, record, access, timeout_ms=timeout_ms) for bookie in asked)
         )
-        return under_replication_of(record, notes, dict(zip(asked, lists, strict=True)), lost)
-
-    async def _ids(self, ledgers: Iterable[int] | None) -> AsyncIterator[int]:
-        if ledgers is not None:
-            for ledger_id in ledgers:
-                yield ledger_id
-            return
-        async for ledger_id in self._client.records.ids():
-            yield ledger_id
+        lacking = under_replication_of(record, notes, dict(zip(asked, lists, strict=True)), lost)
+        return lacking if not lacking.is_complete or lacking.needs_repair or lacking.undecided else None
 
     # --- repairing -------------------------------------------------------------------------------------------------
 
-    async def run(
-        self, ledgers: Iterable[UnderReplicatedLedger], done: Callable[[int], None] = lambda _: None
-    ) -> RepairTotals:
-        """Repair ledgers, as many at a time as their bytes allow; once more those that are left, if copies were made.
+    async def run(self, ledgers: Iterable[UnderReplicatedLedger]) -> RepairTotals:
+        """Repair ledgers in the order, and as many at a time, as a worker's queue decides.
 
-        Args:
-            ledgers: those that are to be repaired.
-            done: called with each ledger when its repair has ended.
+        Instead of a pause the next pass over those that are left follows at once, if copies were made.
         """
-        wanted = {lacking.ledger_id: lacking for lacking in ledgers}
-        room, turn = asyncio.Semaphore(LEDGERS_MAX), asyncio.Lock()
-
-        async def one(ledger_id: int) -> None:
-            lacking = wanted[ledger_id]
-            size = min(lacking.copyable * lacking.entry_bytes, LEDGER_BYTES_MAX)
-            units = max(1, -(-size // (CLUSTER_BYTES_MAX // LEDGERS_MAX)))
-            async with turn:  # one that needs much is not passed by those that need little
-                for _ in range(units):
-                    await room.acquire()
-            try:
-                await self._repair(lacking)
-            finally:
-                for _ in range(units):
-                    room.release()
-            done(ledger_id)
-
-        began_ns = self._client.clock.now_ns()
-        waiting = list(wanted)
+        began_ns, totals = self._client.clock.now_ns(), self.totals
+        for lacking in ledgers:
+            self._lacking[lacking.ledger_id] = lacking
+            copies = min((kind.copies_left for kind in lacking.entries), default=0)
+            mark = QueuedMark(0, lacking.lost_bookies, copies, lacking.copyable * lacking.entry_bytes)
+            self._queue.marked(lacking.ledger_id, mark)
+        self._queue.switched(on=True)
         try:
-            for _ in range(PASSES_MAX):
-                before = self.totals.entries
-                await _all_of(self._ids(waiting), one)
-                waiting = self.totals.left
-                if not waiting or self.totals.entries == before:
+            for passes in range(PASSES_MAX):
+                before = totals.entries
+                self._queue.tick(passes)
+                async with asyncio.TaskGroup() as repairs:
+                    self._begin(repairs, passes)
+                if totals.entries == before:
                     break
         finally:
             await self._targets.close()
-        self.totals.seconds += (self._client.clock.now_ns() - began_ns) / 1e9
-        return self.totals
+        totals.seconds += (self._client.clock.now_ns() - began_ns) / 1e9
+        return totals
 
-    async def _repair(self, lacking: UnderReplicatedLedger) -> None:
+    def _begin(self, repairs: asyncio.TaskGroup, passes: int) -> None:
+        self._queue.bounded(self._targets.units)
+        out, self._queue.out = self._queue.out, []
+        for effect in out:
+            if isinstance(effect, BeginRepair):
+                repairs.create_task(self._repair(self._lacking[effect.ledger_id], repairs, passes))
+
+    async def _repair(self, lacking: UnderReplicatedLedger, repairs: asyncio.TaskGroup, passes: int) -> None:
         totals, ledger_id = self.totals, lacking.ledger_id
-        repair = LedgerRepair(
+        repair = self._under_way[ledger_id] = LedgerRepair(
             ledger_id,
             self._client.context,
             lost_bookies={*self._lost, *lacking.lost_bookies, *lacking.undecided},
@@ -227,23 +220,28 @@ class ClusterRepair:
             password=self._password,
             may_send=self._targets.may_send,
         )
-        self._under_way[ledger_id] = repair
         try:
             marks = await self._client.records.repairs("").marks_of(ledger_id)
             ended = await repair.run()
         except NoSuchLedgerError:
-            return  # deleted since it was looked at
+            self._queue.whole(ledger_id)  # deleted since it was looked at
         except QuireError as error:
             totals.failed[ledger_id] = error
+            self._queue.ended(ledger_id, None, error.message, None, passes)
         else:
             totals.failed.pop(ledger_id, None)
             totals.ended[ledger_id] = ended
-            if ended.outcome is not RepairOutcome.DELETED and is_whole(ended.outcome, ended.report):
-                await self._end_marks(ledger_id, marks)
+            if not is_whole(ended.outcome, ended.report):
+                self._queue.ended(ledger_id, ended.report, "", PASSES_MAX, passes)
+            else:
+                self._queue.whole(ledger_id)
+                if ended.outcome is not RepairOutcome.DELETED:
+                    await self._end_marks(ledger_id, marks)
         finally:
             del self._under_way[ledger_id]
             totals.bytes += repair.bytes_copied
             totals.entries += sum(repair.stored.values())
+        self._begin(repairs, passes)
 
     async def _end_marks(self, ledger_id: int, marks: LedgerMarks) -> None:
         """Remove the marks that were read before a repair: a worker that waits for an event would not look again.
@@ -279,22 +277,6 @@ async def checked_lost(client: Client, named: Iterable[str]) -> frozenset[Bookie
             msg = f"there is no bookie of this name: {bookie}; `quire cluster bookies` lists them"
             raise RefusedError(msg, bookie=bookie)
     return frozenset(BookieId(bookie) for bookie in named)
-
-
-async def _all_of(ledgers: AsyncIterator[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-    """Do something for each ledger, for `LEDGERS_MAX` of them at one time; the first error ends it."""
-    tasks: set[asyncio.Task[None]] = set()
-    try:
-        async for ledger_id in ledgers:
-            tasks.add(asyncio.create_task(work(ledger_id)))
-            if len(tasks) == LEDGERS_MAX:
-                await _some_of(tasks)
-        while tasks:
-            await _some_of(tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _some_of(tasks: set[asyncio.Task[None]]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from quire.autorecovery import targets
-from quire.autorecovery.repair import ClusterRepair, checked_lost
+from quire.autorecovery.repair import PASSES_MAX, ClusterRepair, checked_lost
 from quire.autorecovery.targets import room_above_floor
 from quire.client.client import Client
 from quire.client.repairing.copy_rate import CopyRate
@@ -22,8 +22,8 @@ from quire.core.errors import RefusedError, WrongPasswordError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
-from quire.core.repair.effects import Loss, RepairOutcome
-from quire.core.repair.under_replication import MissingReason
+from quire.core.repair.effects import Loss, RepairEnded, RepairOutcome, RepairReport
+from quire.core.repair.under_replication import MissingKind, MissingReason, UnderReplicatedLedger
 from quire.metadata.records import OF_LEDGERS
 from support.small_cluster import SmallCluster, small_cluster
 
@@ -278,6 +278,33 @@ async def _open(tmp_path: Path) -> None:
 async def test_an_open_ledger_is_left_to_its_writer_also_an_empty_one(tmp_path: Path) -> None:
     """BookKeeper's issue 3692: an empty open ledger with a bookie that is gone."""
     await _open(tmp_path)
+
+
+async def test_the_fewest_copies_come_first_and_what_is_left_again_while_copies_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    class Stopping:
+        """A repair that copies an entry of ledger 1 each time, and never ends what it is to do."""
+
+        def __init__(self, ledger_id: int, *_: Any, **__: Any) -> None:
+            self.ledger_id, self.bytes_copied, self.stored = ledger_id, 0, {"b": int(ledger_id == 1)}
+
+        async def run(self) -> RepairEnded:
+            tried.append(self.ledger_id)
+            return RepairEnded(RepairOutcome.INCOMPLETE, RepairReport(stopped="by a test"))
+
+    monkeypatch.setattr("quire.autorecovery.repair.LedgerRepair", Stopping)
+    async with small_cluster(tmp_path, 1) as cluster:
+        for makes_copies, passes in ((1, PASSES_MAX), (3, 1)):
+            tried.clear()
+            lacking = [UnderReplicatedLedger(ledger, 100) for ledger in (makes_copies, 2)]
+            for copies, each in zip((2, 1), lacking, strict=True):
+                each.entries[MissingKind(MissingReason.HOLE, copies)] = 10
+            totals = await ClusterRepair(await cluster.client()).run(lacking)
+            assert tried == [2, makes_copies] * passes
+            assert totals.left == sorted([2, makes_copies])
 
 
 def spoilt_entries(directory: Path, text: bytes) -> int:

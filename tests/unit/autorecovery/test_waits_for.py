@@ -254,7 +254,7 @@ def test_what_a_person_accepts_to_be_lost_is_waited_for_no_more() -> None:
             away = await cluster.client.bookies.away()
             word = Loss(1, "a person", (EntryRange(0, 9),))
             repair = ClusterRepair(cluster.client, lost=away, accepted=word)
-            totals = await repair.run((await repair.look([ledger])).to_repair)
+            totals = await repair.run((await repair.look()).to_repair)
             return totals.ended[ledger]
 
         assert cluster.run(accept()).report.is_settled

@@ -125,10 +125,7 @@ async def repair_one(
     accepted = None if how.accept_loss is None else _accepted_ranges(how.accept_loss)
     lost = await checked_lost(client, how.bookie or ())
     key = None if password is None else password.encode()
-    found = await ClusterRepair(client, lost=lost, password=key).look([ledger_id])
-    for error in found.blocked.values():
-        raise error
-    lacking = found.ledgers.get(ledger_id)
+    lacking = await ClusterRepair(client, lost=lost, password=key).look_at(ledger_id)
     if how.dry_run or lacking is None:
         return show_plan_of_one(out, ledger_id, lacking)
     word = None if accepted is None else _word_of(client, lacking, accepted)

@@ -7,7 +7,7 @@ stands; of any other only its writer, or a recovery, knows what it will hold, an
     IDLE -> READING -> LISTING -> COPYING -> VERIFYING -> STORING -> LISTING ... -> CLEARING -> ENDED
 
 Copies come first, the record after them. A conflict begins again with the record as it is: what was chosen for the old
-one is forgotten. One machine for each ledger; the driver is `autorecovery/repair.py`.
+one is forgotten. One machine for each ledger; the driver is `client/repairing/ledger_repair.py`.
 
 Source: docs/protocol/repair.md; BookKeeper protocol, "Ensembles".
 """
