@@ -137,8 +137,8 @@ class Client:
     ) -> LedgerWriter:
         """Create a ledger and open it for writing; its creator is the only one who writes it.
 
-        With fewer than E bookies there it begins with absent slots, of bookies that are away: it lacks copies there
-        (`writer.holes`), until these are back or others are there to take their place.
+        With fewer than E bookies that take entries it begins with absent slots, of bookies that are read-only or away: it
+        lacks copies there (`writer.holes`), until these take entries again or others are there to take their place.
 
         Args:
             ensemble_size: E, bookies that share the ledger.

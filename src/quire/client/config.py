@@ -81,7 +81,7 @@ class ClientConfig:
         short_circuit_reads: long runs of a bookie on this machine are read out of its files where the system allows
             that, not received from it.
         min_present: how many of a new ledger's E bookies must be there where its creation does not say it, as far as
-            its Qa and E allow; None: Qa. The others are absent slots: bookies of the cluster that are away.
+            its Qa and E allow; None: Qa. The others are absent slots: bookies that are read-only or away.
         protocol: "auto" speaks our own protocol with every bookie that announces it and V3 with the others, "auto-v2"
             V2 with the others; "v2" and "v3" speak that with every bookie.
         protocol_of: ("host:port" or "[IPv6]:port", protocol) of bookies with another protocol.

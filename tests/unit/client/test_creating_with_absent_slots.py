@@ -171,3 +171,38 @@ async def test_a_client_has_a_minimum_of_its_own(cluster):
     # A ledger of two bookies has no third that could be there.
     async with await client.create_ledger(ensemble_size=2, write_quorum=2) as writer:
         await writer.append(b"two")
+
+
+async def test_a_read_only_bookie_takes_the_absent_slot_and_gets_nothing_until_it_takes_entries(cluster):
+    client = await cluster.client(CONFIG)
+    full = sorted(cluster.servers)[1]
+    cluster.servers[full].ledgers.read_only = True
+    await until_async(lambda: client.bookies.read_only() == [full], "the client to see it")
+    writer = await client.create_ledger()
+    assert full in writer.metadata.last_fragment.ensemble
+    await writer.append(PAYLOADS[0])
+    assert cluster.servers[full].ledgers.entries_added == 0
+    await writer.abandon()
+    assert await contents(client, writer.ledger_id) == PAYLOADS[:1], "its fence counts in a recovery"
+    other, before = await client.create_ledger(), cluster.servers[full].ledgers.entries_added
+    cluster.servers[full].ledgers.read_only = False
+    await until_async(lambda: not other._machine.absent, "the bookie to return")
+    await other.append(PAYLOADS[1])
+    await other.close()
+    assert cluster.servers[full].ledgers.entries_added == before + 1
+
+
+async def test_a_stream_begins_with_absent_slots_where_terms_are_in_the_identifier(cluster):
+    client = await cluster.client(CONFIG)
+    await without(cluster, client, sorted(cluster.servers)[0])
+    stream = client.unbounded_ledger("orders")
+    await stream.create()
+    writer = await stream.open_writer()
+    assert await writer.append(PAYLOADS[0]) == 0
+    assert len(writer.holes) == 1
+    await writer.close()
+    fencing = client.unbounded_ledger("payments", mode="fencing")
+    with pytest.raises(
+        NotEnoughBookiesError, match=r"at least 3 of its 3 bookies.*every bookie of the ensemble trunc"
+    ):
+        await fencing.create()

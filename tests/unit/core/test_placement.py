@@ -45,13 +45,6 @@ def test_quarantined_bookies_are_the_last_resort():
         assert set(BOOKIES[4:]) <= set(choose_ensemble(BOOKIES, 4, chance, quarantined=BOOKIES[:4]))
 
 
-def test_too_few_bookies_are_named():
-    with pytest.raises(NotEnoughBookiesError, match="2 are writable: b1, b2"):
-        choose_ensemble(BOOKIES[:2], 3, random.Random(1))
-    with pytest.raises(NotEnoughBookiesError, match="none"):
-        choose_ensemble([], 1, random.Random(1))
-
-
 def test_a_ledger_is_placed_on_bookies_that_are_there_while_there_are_enough():
     placed = place_ledger(Shape(3, 3, 2, 2), BOOKIES[:3], ["away"], random.Random(1))
     assert sorted(placed.ensemble) == BOOKIES[:3]
@@ -68,6 +61,17 @@ def test_an_absent_slot_names_a_bookie_that_is_away():
         assert {*placed.ensemble} - {placed.ensemble[slot]} == {"b1", "b2"}
         seen.update([(slot, placed.ensemble[slot])])
     assert len(seen) == 6
+
+
+def test_a_read_only_bookie_takes_an_absent_slot_before_one_that_is_away_unless_its_disk_failed():
+    chance = random.Random(1)
+    sides = {"read_only": ["full", "broken"], "failed": ["broken"]}
+    for lacking, named in ((1, {"full"}), (2, {"full", "x"}), (3, {"full", "x", "broken"})):
+        for _ in range(50):
+            there = BOOKIES[: 6 - lacking]
+            placed = place_ledger(Shape(6, 6, 3, 3), there, ["x"], chance, **sides)
+            assert {placed.ensemble[slot] for slot in placed.absent} == named
+            assert {*placed.ensemble} - named == {*there}
 
 
 @pytest.mark.parametrize(

@@ -237,9 +237,11 @@ class BookieClient:
     def _is_able(self, info: BookieInfo, needs: Collection[str]) -> bool:
         return not needs or ({*needs} <= {*info.features} and self._channels.speaks_native(info))
 
-    def read_only(self) -> list[BookieId]:
-        """The bookies that are registered and take no new entries."""
-        return sorted(bookie for bookie, info in self._known.items() if not info.writable)
+    def read_only(self, needs: Collection[str] = ()) -> list[BookieId]:
+        """The bookies that are registered and take no new entries; `needs`: as in `writable`."""
+        return sorted(
+            bookie for bookie, info in self._known.items() if not info.writable and self._is_able(info, needs)
+        )
 
     def is_writable(self, bookie: BookieId) -> bool:
         """Whether a bookie is in the last list seen, and takes new entries."""

@@ -28,7 +28,7 @@ from quire.client.streams.take_over import (
     awaited_by,
     why_awaited,
 )
-from quire.client.writing.creating import check_custom
+from quire.client.writing.creating import check_custom, place, shape_of
 from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import (
@@ -52,8 +52,7 @@ from quire.core.ledger.metadata import (
     new_ledger,
     new_stream,
 )
-from quire.core.ledger.placement import choose_ensemble
-from quire.core.ledger.quorum import check_quorums
+from quire.core.ledger.placement import Shape
 from quire.core.ledger.terms import StreamMode, needs_of, resolve
 from quire.core.settings import doubled
 from quire.env.home import not_pickled
@@ -129,6 +128,8 @@ class UnboundedLedger:
     ) -> LedgerMetadata:
         """Create it, without entries and without a writer.
 
+        Where terms are in the identifier and fewer than E bookies take entries, it begins with absent slots, as a ledger does.
+
         Args:
             ensemble_size: E, bookies that share the entries.
             write_quorum: Qw, bookies that each entry is sent to.
@@ -142,11 +143,15 @@ class UnboundedLedger:
         Raises:
             AlreadyExistsError: another stream has the name.
             InvalidQuorumError: unless E >= Qw >= Qa >= 1.
-            NotEnoughBookiesError: fewer than E bookies that know terms take entries.
+            NotEnoughBookiesError: fewer bookies that know terms take entries than a ledger's creation needs; where terms only
+                fence, fewer than E.
             MisuseError: the name cannot be one, or custom metadata is not bytes or guarantees the write quorum.
         """
         mode = self._mode or StreamMode.IDENTIFIERS
-        check_quorums(ensemble_size, write_quorum, ack_quorum)
+        # Where terms only fence, each bookie of the ensemble truncates in a take-over: none may be away from the beginning.
+        all_present = ensemble_size if mode is StreamMode.FENCING else None
+        usual = self._context.config.min_present
+        shape = shape_of(ensemble_size, write_quorum, ack_quorum, all_present, usual)
         if GUARANTEE_KEY in (custom or {}):
             msg = f"the custom metadata {GUARANTEE_KEY!r} is for ledgers: a stream cannot guarantee its write quorum"
             raise MisuseError(msg)
@@ -156,7 +161,7 @@ class UnboundedLedger:
             token = context.chance.getrandbits(64) | 1
             ledger = new_ledger(
                 await self._streams.next_id(),
-                self._ensemble(ensemble_size, mode),
+                await self._ensemble(shape, mode),
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
                 digest_type=digest_type,
@@ -176,18 +181,19 @@ class UnboundedLedger:
         msg = f"{_IDS_TRIED_MAX} ids in a row were in use; was the metadata store restored from a backup?"
         raise AlreadyExistsError(msg)
 
-    def _ensemble(self, size: int, mode: StreamMode) -> tuple[BookieId, ...]:
+    async def _ensemble(self, shape: Shape, mode: StreamMode) -> tuple[BookieId, ...]:
         context = self._context
-        able = context.bookies.writable(mode.needs)
         quarantined = context.quarantine.bookies(context.clock.now_ms())
         try:
-            return choose_ensemble(able, size, context.chance, quarantined=quarantined)
+            placed = await place(shape, context.bookies, context.chance, quarantined, needs=mode.needs)
         except NotEnoughBookiesError as error:
-            others = context.bookies.unable(mode.needs)
-            if not others:
-                raise
-            msg = f"stream {self.name!r}: {error.message}. {', '.join(others)} cannot hold a stream: {_why_not(mode)}"
+            msg = f"stream {self.name!r}: {error.message}"
+            if mode is StreamMode.FENCING:
+                msg += ". Where terms only fence, every bookie of the ensemble truncates in a take-over, so none may be away"
+            if others := context.bookies.unable(mode.needs):
+                msg += f". {', '.join(others)} cannot hold a stream: {_why_not(mode)}"
             raise NotEnoughBookiesError(msg, **error.ids) from error
+        return placed.ensemble
 
     async def show(self) -> LedgerMetadata:
         """Its record as it is now, with its terms and which entries each wrote.

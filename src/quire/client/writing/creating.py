@@ -1,4 +1,4 @@
-"""Where a new ledger goes: which bookies there are, and which of the cluster's bookies are away.
+"""Where a new ledger goes: which bookies take entries, and which of the cluster's bookies are read-only or away.
 
 Source: docs/decisions/004-absent-slots.md.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from quire.client.bookies.bookies import BookieClient
 from quire.core.answers import Answer
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 WHY_TIMEOUT_MS: Final = 1000
 """So long a read-only bookie may take to say why."""
 WHY_CHARACTERS_MAX: Final = 300
+_SILENT: Final = frozenset({Answer.TIMED_OUT, Answer.UNREACHABLE})
 
 
 def shape_of(
@@ -118,35 +119,70 @@ async def place(
     chance: RandomSource,
     quarantined: Collection[BookieId],
     rules: LedgerRules = RULES,
+    needs: Collection[str] = (),
 ) -> Placement:
     """The bookies of a new ledger. With fewer than E writable ones the store is asked, and what it says counts.
 
-    `rules`: the rules about absent slots; tests and the explorer (docs/decisions/006-explorer.md) replace them.
+    Args:
+        shape: what the ledger asks for.
+        bookies: the connections.
+        chance: draws among equals.
+        quarantined: chosen only where there are not enough others.
+        rules: the rules about absent slots; tests and the explorer (docs/decisions/006-explorer.md) replace them.
+        needs: the features that a stream's bookies must have.
 
     Raises:
         NotEnoughBookiesError: too few are there, or no other bookie of the cluster is known for an absent slot.
     """
     away: list[BookieId] = []
-    if len(bookies.writable()) < shape.ensemble_size:
-        away = await bookies.away()
+    read_only: list[BookieId] = []
+    reasons: dict[BookieId, _Reason] = {}
+    if (lacking := shape.ensemble_size - len(bookies.writable(needs))) > 0:
+        away, read_only = await bookies.away(), bookies.read_only(needs)
+        if needs:  # an id that is an address may be that of a Java bookie, which could not hold the stream when it is back
+            away = [bookie for bookie in away if ":" not in bookie]
+        if read_only and len(read_only) + len(away) > lacking:  # otherwise there is nothing to choose
+            reasons = await _why_read_only(bookies, read_only)
+    failed = [bookie for bookie, reason in reasons.items() if reason.failed]
     try:
-        return place_ledger(shape, bookies.writable(), away, chance, quarantined=quarantined, rules=rules)
+        return place_ledger(
+            shape,
+            bookies.writable(needs),
+            away,
+            chance,
+            read_only=read_only,
+            failed=failed,
+            quarantined=quarantined,
+            rules=rules,
+        )
     except NotEnoughBookiesError as error:
-        if not (read_only := bookies.read_only()):
+        if not read_only:
             raise
-        reasons = await asyncio.gather(*(_why_read_only(bookies, bookie) for bookie in read_only))
-        named = ", ".join(f"{bookie} ({why})" for bookie, why in zip(read_only, reasons, strict=True))
+        reasons = reasons or await _why_read_only(bookies, read_only)
+        named = ", ".join(f"{bookie} ({reason.text})" for bookie, reason in reasons.items())
         msg = f"{error.message}. Read-only: {named}"
         raise NotEnoughBookiesError(msg, **error.ids) from error
 
 
-async def _why_read_only(bookies: BookieClient, bookie: BookieId) -> str:
-    """What a bookie says of why it takes no new entries, as far as it is text."""
-    answer, says = await bookies.info(bookie, timeout_ms=WHY_TIMEOUT_MS)
+class _Reason(NamedTuple):
+    """Why a bookie takes no new entries, as far as it says so; and whether it may not respond to a recovery either."""
+
+    text: str
+    failed: bool
+
+
+async def _why_read_only(bookies: BookieClient, read_only: Sequence[BookieId]) -> dict[BookieId, _Reason]:
+    replies = await asyncio.gather(*(bookies.info(bookie, timeout_ms=WHY_TIMEOUT_MS) for bookie in read_only))
+    return {bookie: _reason(*reply) for bookie, reply in zip(read_only, replies, strict=True)}
+
+
+def _reason(answer: Answer, says: dict[str, Any]) -> _Reason:
     if answer is not Answer.OK:
-        return f"it does not say why: {answer.name.lower()}"
-    conditions = says.get("conditions")
+        # Java's bookies do not know the request, and respond to all others.
+        return _Reason(f"it does not say why: {answer.name.lower()}", answer in _SILENT)
+    failed, conditions = bool(says.get("failure")), says.get("conditions")
     for one in conditions if isinstance(conditions, list) else ():
         if isinstance(one, dict) and one.get("kind") == READ_ONLY and isinstance(one.get("what"), str):
-            return "".join(char if char.isprintable() else "?" for char in one["what"][:WHY_CHARACTERS_MAX])
-    return "it does not say why"
+            text = "".join(char if char.isprintable() else "?" for char in one["what"][:WHY_CHARACTERS_MAX])
+            return _Reason(text, failed)
+    return _Reason("it does not say why", failed)

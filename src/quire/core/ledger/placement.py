@@ -45,17 +45,7 @@ def choose_ensemble(
     *,
     quarantined: Collection[BookieId] = (),
 ) -> tuple[BookieId, ...]:
-    """The ensemble of a new ledger; quarantined bookies only where there are not enough others.
-
-    Raises:
-        NotEnoughBookiesError: fewer than `ensemble_size` bookies take entries.
-    """
-    if len(writable) < ensemble_size:
-        msg = (
-            f"an ensemble of {ensemble_size} needs as many writable bookies, and {len(writable)} are "
-            f"writable: {', '.join(writable) or 'none'}; start bookies or request a smaller ensemble"
-        )
-        raise NotEnoughBookiesError(msg)
+    """The ensemble of a new ledger, of at least so many bookies; quarantined ones only where there are not enough others."""
     chosen = _draw(chance, [bookie for bookie in writable if bookie not in quarantined], ensemble_size)
     last_resort = [bookie for bookie in writable if bookie in quarantined]
     chosen += _draw(chance, last_resort, ensemble_size - len(chosen))
@@ -81,7 +71,7 @@ class Placement(NamedTuple):
 
     Attributes:
         ensemble: E different bookies, by slot.
-        absent: the slots whose bookie is away.
+        absent: the slots whose bookie is away or read-only.
     """
 
     ensemble: tuple[BookieId, ...]
@@ -104,21 +94,28 @@ def place_ledger(
     away: Sequence[BookieId],
     chance: RandomSource,
     *,
+    read_only: Sequence[BookieId] = (),
+    failed: Sequence[BookieId] = (),
     quarantined: Collection[BookieId] = (),
     rules: LedgerRules = RULES,
 ) -> Placement:
-    """The ensemble of a new ledger: E bookies that take entries or, with fewer, all of these and some that are away.
+    """The ensemble of a new ledger: E bookies that take entries or, with fewer, all of these and some that take none now.
+
+    A read-only bookie is preferred for an absent slot to one that is away: it responds, so its fence and its "no such entry"
+    count in a recovery.
 
     Args:
         shape: what the ledger asks for.
         writable: the bookies that take new entries.
-        away: bookies of the cluster that are not registered now; looked at only if `writable` are too few.
+        away: bookies of the cluster that are not registered now; like the next two looked at only if `writable` are too few.
         chance: draws among equals.
+        read_only: registered bookies that take no new entries.
+        failed: those of them that come last, because their disk failed or they do not respond.
         quarantined: chosen only where there are not enough others.
         rules: the protocol's rules (`core/rules.py`); `may_create` says with how few a ledger begins.
 
     Raises:
-        NotEnoughBookiesError: too few are there, or no known bookie could take an absent slot; it names both.
+        NotEnoughBookiesError: too few are there, or no known bookie could take an absent slot; it names them.
 
     Source: docs/decisions/004-absent-slots.md.
     """
@@ -131,11 +128,13 @@ def place_ledger(
     masks = quorum.write_set_masks(size, shape.write_quorum)
     if not rules.may_create(present, masks, shape.ack_quorum, shape.min_present):
         raise NotEnoughBookiesError(_too_few(shape, writable, away))
-    if len(away) < len(absent):
+    if len(away) + len(read_only) < len(absent):
         raise NotEnoughBookiesError(_nobody_for_slots(shape, writable, away))
-    writable_left, away_left = _draw(chance, writable, len(writable)), _draw(chance, away, len(absent))
+    usable = [bookie for bookie in read_only if bookie not in failed]
+    others = [one for group in (usable, away, failed) for one in _draw(chance, group, len(absent))]
+    writable_left = _draw(chance, writable, len(writable))
     return Placement(
-        tuple((away_left if slot in absent else writable_left).pop(0) for slot in range(size)), absent
+        tuple((others if slot in absent else writable_left).pop(0) for slot in range(size)), absent
     )
 
 
