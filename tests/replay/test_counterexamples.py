@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from quire_testing.explorer.mutants import REPLAYED
-from quire_testing.explorer.parts import Label
 from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.tables import Label
 from quire_testing.replay.check import WALKS, counterexample, from_transcript, random_walk
 from quire_testing.replay.passing import ImpossibleStepError
 from quire_testing.replay.recording import DriverDiffersError

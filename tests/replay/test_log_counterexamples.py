@@ -15,8 +15,8 @@ import pytest
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import OF_LOGS
-from quire_testing.explorer.parts import Label
 from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.tables import Label
 from quire_testing.replay.check import counterexample, from_transcript, random_walk
 from quire_testing.replay.log_handles import KeptLog
 from quire_testing.replay.log_replay import (

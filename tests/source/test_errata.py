@@ -123,7 +123,7 @@ def test_s2_our_recoverer_does() -> None:
     done = recovery_is_done(world)
 
     def behind_entry_1(state):
-        record = world.stores.parts[state[world.at_store]].record
+        record = world.stores.parts[state[world.at.store]].record
         knew = max(world.bookies.parts[number].lac for number in state[: world.n]) >= 0
         return Violation("found", "") if done(state) and knew and record.last_entry == 1 else None
 

@@ -24,7 +24,8 @@ from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.clients import ClientState, bookie_name, patience
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Request
-from quire_testing.explorer.parts import Label, Move, State, Store, WorldParts
+from quire_testing.explorer.parts import Store, WorldParts
+from quire_testing.explorer.tables import Label, Move, State
 
 NOT_CREATED = Store(None, -1)
 """The store before the ledger is there."""
@@ -90,15 +91,12 @@ class Beginning:
             record, 0, rules=world.switches.rules, limits=patience(world.configuration)
         )
         new = list(state)
-        new[world.at_store] = world.stores.number(self.created(record, absent))
+        new[world.at.store] = world.stores.number(self.created(record, absent))
         command = f"creates the ledger without {' '.join(bookie_name(slot) for slot in absent)}"
-        client_moves = [
-            world._client_move(0, outcome, command)
-            for outcome in world.writer_driver.step(
-                world.writer_driver.new(machine), lambda m: m.began_without(list(absent), 0)
-            )
-        ]
-        return [(move[0], world._client_after([*new], 0, move)) for move in client_moves]
+        outcomes = world.writer_driver.step(
+            world.writer_driver.new(machine), lambda m: m.began_without(list(absent), 0)
+        )
+        return world._after_each(new, 0, world._client_moves(0, outcomes, command))
 
     def _closed_without(self, state: State, lacking: tuple[frozenset[int], ...]) -> Move:
         """The writer has closed, and some slots lack some entries.
@@ -116,8 +114,8 @@ class Beginning:
             f"{entry} at {bookie_name(slot)}" for entry, slots in enumerate(lacking) for slot in sorted(slots)
         ]
         new = self._held(state, [(slot, each) for slot, each in requests if slot not in lacking[each[3]]])
-        new[world.at_store] = world.stores.number(Store(record, 1, 1))
-        new[world.at_client] = world.clients.number(closed.client)
+        new[world.at.store] = world.stores.number(Store(record, 1, 1))
+        new[world.at.client] = world.clients.number(closed.client)
         return Label("writer", f"has closed, lacking: {', '.join(holes) or 'nothing'}", kind="closed"), tuple(
             new
         )
@@ -133,12 +131,13 @@ class Beginning:
         changed = world.writer_driver.step(lost.client, lambda m: m.metadata_written(1))[0]
         (_, record, _), *_ = lost.asks
         new = self._held(state, requests)
-        new[world.at_store] = world.stores.number(Store(record, 1))
-        for outcome in (sent, lost, changed):
-            new = [*world._client_after(new, 0, world._client_move(0, replace(outcome, asks=()), "changes"))]
+        new[world.at.store] = world.stores.number(Store(record, 1))
+        steps = [replace(outcome, asks=()) for outcome in (sent, lost, changed)]
+        for move in world._client_moves(0, steps, "changes"):
+            new = [*world._client_after(new, 0, move)]
         if c.gone:
             left = world.bookies.parts[new[slot]]
-            new = world._stopped((*new,), slot, left, left._replace(lost=True))
+            new = world._stopped((*new,), slot, left._replace(lost=True), left.all_waiting)
         return Label("writer", f"has changed the ensemble: {record_text(record)}", kind="changed"), tuple(new)
 
     def _created_writer(self) -> ClientState:

@@ -111,6 +111,11 @@ class BookieState(NamedTuple):
     put: int = 0
 
     @property
+    def all_waiting(self) -> list[Waiting | None]:
+        """Who waits here: for the disk, or for the record."""
+        return [*(record[2] for record in self.journal), *self.waiting]
+
+    @property
     def lac(self) -> int:
         """The highest LAC it would tell."""
         return LedgerFacts(*self.facts).lac if self.facts else NO_ENTRY

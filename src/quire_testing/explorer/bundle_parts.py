@@ -23,10 +23,10 @@ from quire_testing.explorer.clients import ENDING, NOW_MS, WRITER_DONE, bookie_n
 from quire_testing.explorer.configuration import Configuration, budgets_text
 from quire_testing.explorer.invariants import InvariantWatch, Violation
 from quire_testing.explorer.messages import Link, Reply
-from quire_testing.explorer.parts import Label, Move, State, Table
 from quire_testing.explorer.snapshot import frozen
 from quire_testing.explorer.switches import Switches
 from quire_testing.explorer.symmetry import Symmetry
+from quire_testing.explorer.tables import Label, Move, State, Table
 from quire_testing.explorer.world import LedgerWorld
 
 LEDGERS: Final = "XY"
@@ -235,7 +235,7 @@ class OneLedger:
     def writer(self, at: int) -> WriterMachine:
         """The writer's machine."""
         state = self.states.parts[at]
-        return self.world.clients.parts[state[self.world.at_client]].machine  # type: ignore[no-any-return]
+        return self.world.clients.parts[state[self.world.at.client]].machine  # type: ignore[no-any-return]
 
     def alone(self, at: int) -> Any:
         """What changes when something happens to the ledger alone: who is at its slots, and that it ends."""
@@ -267,7 +267,7 @@ class OneLedger:
         ]
 
     def _link(self, at: int, bookie: int) -> Link:
-        return self.world.links.parts[self.states.parts[at][self.world.at_link + bookie]]
+        return self.world.links.parts[self.states.parts[at][self.world.at.link + bookie]]
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class OneLedger:
     def overtaken(self, at: int) -> int:
         """The last request to each bookie leaves before the one before it."""
         new = list(self.states.parts[at])
-        for index in range(self.world.at_link, self.world.at_link + self.world.n):
+        for index in range(self.world.at.link, self.world.at.link + self.world.n):
             link = self.world.links.parts[new[index]]
             reordered = link.requests[:-2] + link.requests[:-3:-1]
             new[index] = self.world.links.number(link._replace(requests=reordered))
@@ -315,7 +315,7 @@ class OneLedger:
         """The next run reaches a bookie, which takes or refuses it."""
         moves: list[Move] = []
         state = self.states.parts[at]
-        self.world._deliveries(state, 0, bookie, self.world._syncs_at_once(state), moves)
+        self.world._deliveries(state, 0, bookie, moves, at_once=self.world._syncs_at_once(state))
         return self._numbered(moves)
 
     def admits(self, at: int, bookie: int) -> bool:
@@ -333,9 +333,8 @@ class OneLedger:
         if world._syncs_at_once(self.states.parts[at]):
             after, replies = world._synced(after)
         new[bookie] = world.bookies.number(after)
-        new[world.at_link + bookie] = world.links.number(link._replace(requests=link.requests[1:]))
-        for client, reply in replies:
-            world._push_reply(new, client, bookie, reply)
+        new[world.at.link + bookie] = world.links.number(link._replace(requests=link.requests[1:]))
+        world._push_replies(new, bookie, replies)
         return self._numbered([(Label(bookie_name(bookie), "stores", kind="add"), tuple(new))])
 
     def awaits(self, at: int, bookie: int, run: int) -> bool:
@@ -349,8 +348,8 @@ class OneLedger:
             if request[2] == run and waits:
                 link = link.answered((request, Answer.TIMED_OUT, None))
         kept = tuple(each for each in link.requests if each[0][2] != run)
-        new[self.world.at_link + bookie] = self.world.links.number(link._replace(requests=kept))
-        self.world._tidy(new, 0, self.world.at_link + bookie)
+        new[self.world.at.link + bookie] = self.world.links.number(link._replace(requests=kept))
+        self.world._tidy(new, 0, self.world.at.link + bookie)
         return self.states.number(tuple(new))
 
     def damaged(self, at: int, bookie: int) -> Half:
@@ -363,9 +362,8 @@ class OneLedger:
 
     def _fault(self, kind: str, happens: Callable[[State, list[Move]], None], at: int, bookie: int) -> Half:
         state, moves = self.states.parts[at], list[Move]()
-        budget = self.world.budgets.parts[state[-1]]
-        if left := getattr(budget, kind):
-            happens((*state[:-1], self.world.budgets.number(budget._replace(**{kind: left - 1}))), moves)
+        if getattr(self.world.budgets.parts[state[-1]], kind):
+            happens(self.world.spent(state, kind), moves)
         return self._numbered(move for move in moves if move[0].actor == bookie_name(bookie))
 
     def synced(self, at: int, bookie: int) -> Half:
@@ -379,7 +377,7 @@ class OneLedger:
     def lost(self, at: int, bookie: int) -> Half:
         """The writer gives a bookie up, if it waits for it."""
         state, moves = self.states.parts[at], list[Move]()
-        client = self.world.clients.parts[state[self.world.at_client]]
+        client = self.world.clients.parts[state[self.world.at.client]]
         for slot, name in self.world.writer_driver.losable(client):
             if bookie_number(name) == bookie:
                 moves += self.world.faults.lost(state, slot, name)
@@ -402,17 +400,14 @@ class OneLedger:
     def left(self, at: int, bookie: int) -> Half:
         """The writer learns that a bookie has left, and that a spare could take its slot."""
         world, state, machine = self.world, self.states.parts[at], self.writer(at)
-        name, client = bookie_name(bookie), world.clients.parts[state[world.at_client]]
+        name, client = bookie_name(bookie), world.clients.parts[state[world.at.client]]
         left = [(slot, name) for slot in machine.change.live if machine.ensemble[slot] == name]
         if machine.status is not Status.WRITING or not left:
             return []
         outcomes = world.writer_driver.step(client, lambda m: m.left_bookies_asked(left, NOW_MS, spare=True))
-        moves = [
-            world._client_move(0, each, f"learns that {name} leaves", kind="leaves") for each in outcomes
-        ]
-        return self._numbered(
-            (_of_ledger(self.name, move[0]), world._client_after([*state], 0, move)) for move in moves
-        )
+        found = world._client_moves(0, outcomes, f"learns that {name} leaves", kind="leaves")
+        moves = world._after_each(state, 0, found)
+        return self._numbered((_of_ledger(self.name, label), after) for label, after in moves)
 
     def ensemble(self, at: int) -> tuple[int, ...]:
         """The bookies that its runs are sent to."""
@@ -422,12 +417,12 @@ class OneLedger:
         """A bookie's oldest response to a run reaches the writer, whatever was sent before it."""
         world, state, link = self.world, self.states.parts[at], self._link(at, bookie)
         index = next(index for index, reply in enumerate(link.replies) if reply[0][2] == run)
-        moved = world._on_response(0, bookie, state[world.at_client], link.replies[index])
+        moved = world._on_response(0, bookie, state[world.at.client], link.replies[index])
         link = link._replace(replies=link.replies[:index] + link.replies[index + 1 :])
         new = list(state)
-        new[world.at_link + bookie] = world.links.number(link)
-        moves = ((move[0], world._client_after([*new], 0, move)) for move in moved)
-        return self._numbered(moves if moved else [(Label("client", ""), tuple(new))])
+        new[world.at.link + bookie] = world.links.number(link)
+        moves = world._after_each(new, 0, moved)
+        return self._numbered(moves or [(Label("client", ""), tuple(new))])
 
     def confirm(self, at: int, bookies: Sequence[int], ensemble: Sequence[int], run: int) -> Half:
         """That some bookies of the ensemble that a run was sent to acknowledged it reaches the writer, in one step."""
@@ -437,10 +432,10 @@ class OneLedger:
             return self._numbered([(Label("client", ""), tuple(new))])
         slots = sum(1 << ensemble.index(bookie) for bookie in bookies)
         names = tuple(map(bookie_name, ensemble))
-        client = world.clients.parts[state[world.at_client]]
+        client = world.clients.parts[state[world.at.client]]
         outcomes = world.writer_driver.step(client, lambda m: m.adds_acked_together(slots, names, run))
-        moves = [world._client_move(0, each, "gets acknowledgements") for each in outcomes]
-        return self._numbered((move[0], world._client_after([*new], 0, move)) for move in moves)
+        found = world._client_moves(0, outcomes, "gets acknowledgements")
+        return self._numbered(world._after_each(new, 0, found))
 
     def forgotten(self, at: int, bookies: Sequence[int], run: int) -> int:
         """What some bookies acknowledged of a run is forgotten, and the run still waits."""
@@ -453,7 +448,7 @@ class OneLedger:
         for bookie in bookies:
             link = self._link(at, bookie)
             replies = [each for each in link.replies if each[0][2] != run or each[1] is not Answer.OK]
-            new[world.at_link + bookie] = world.links.number(link._replace(replies=tuple(replies)))
+            new[world.at.link + bookie] = world.links.number(link._replace(replies=tuple(replies)))
         return new
 
     def _numbered(self, moves: Iterable[Move]) -> Half:
@@ -462,7 +457,7 @@ class OneLedger:
     def _without_twins(self, state: State) -> State:
         """Of equal responses to one run the writer gets one, since they come in any order: it might be sent a run for ever."""
         world = self.world
-        for index in range(world.at_link, world.at_link + world.n):
+        for index in range(world.at.link, world.at.link + world.n):
             link = world.links.parts[state[index]]
             if len(link.replies) > 1 and len(kept := tuple(dict.fromkeys(link.replies))) < len(link.replies):
                 number = world.links.number(link._replace(replies=kept))

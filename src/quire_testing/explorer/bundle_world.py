@@ -27,10 +27,10 @@ from quire_testing.explorer.bundle_parts import (
 )
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.invariants import NAMES, Violation
-from quire_testing.explorer.parts import Label, Table
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.explorer.symmetry import Renaming
+from quire_testing.explorer.tables import Label, Table
 
 BundleMove = tuple[Label, BundleState]
 

@@ -39,9 +39,9 @@ from quire_testing.explorer.collector_parts import (
     store_text,
     tomb_text,
 )
-from quire_testing.explorer.parts import CAS_LOST, Label, Table
 from quire_testing.explorer.snapshot import clone, frozen, state_of
 from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.tables import CAS_LOST, Label, Table
 
 KEY = b"k" * 20
 FEW = 2

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 from quire.core.bookie.boot import BootState, Claim, Marker, claim, next_boot
 from quire.core.bookie.identity_lease import IdentityLeaseMachine
 from quire_testing.explorer.invariants import DIRECTORY_INVARIANTS, Violation
-from quire_testing.explorer.parts import Label
 from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.tables import Label
 
 PAUSE_MS: Final = 1
 NO_ONE: Final = 0

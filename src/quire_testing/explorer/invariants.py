@@ -18,7 +18,8 @@ from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import ClientState, bookie_number
-from quire_testing.explorer.parts import State, Store
+from quire_testing.explorer.parts import Store
+from quire_testing.explorer.tables import State
 from quire_testing.explorer.world import LedgerWorld
 
 INVARIANTS: Final = {
@@ -163,16 +164,16 @@ class InvariantWatch:
         try:
             key = (
                 *[bookie_views[number] for number in state[: world.n]],
-                state[world.at_store],
-                *[client_views[number] for number in state[world.at_client : world.at_link]],
-                *[reader_views[number] for number in state[world.at_reader : world.at_clearing]],
+                state[world.at.store],
+                *[client_views[number] for number in state[world.at.client : world.at.link]],
+                *[reader_views[number] for number in state[world.at.reader : world.at_clearing]],
             )
         except KeyError:
-            for number in state[world.at_reader : world.at_clearing]:
+            for number in state[world.at.reader : world.at_clearing]:
                 self._see_reader(number)
             for number in state[: world.n]:
                 self._see_bookie(number)
-            for number in state[world.at_client : world.at_link]:
+            for number in state[world.at.client : world.at.link]:
                 self._see_client(number)
             return self(state)
         if key != self._latest[0]:  # in a walk few steps change what is looked at
@@ -263,10 +264,10 @@ class InvariantWatch:
     def _judge(self, state: State) -> Violation | None:
         world, names = self._world, self._names
         bookies = [self._bookies[number] for number in state[: world.n]]
-        clients = [self._clients[number] for number in state[world.at_client : world.at_link]]
-        store = world.stores.parts[state[world.at_store]]
-        seen = self._see_store(state[world.at_store])
-        readers = [self._readers[number] for number in state[world.at_reader : world.at_clearing]]
+        clients = [self._clients[number] for number in state[world.at.client : world.at.link]]
+        store = world.stores.parts[state[world.at.store]]
+        seen = self._see_store(state[world.at.store])
+        readers = [self._readers[number] for number in state[world.at.reader : world.at_clearing]]
         parts: list[BookieView | ClientView | ReaderView | Store] = [*bookies, *clients, *readers, store]
         faults = [each.fault for each in parts]
         for fault in faults:

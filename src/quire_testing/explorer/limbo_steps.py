@@ -14,8 +14,8 @@ from quire.core.ledger.quorum import write_set
 from quire.core.transcript import record_text
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import bookie_name
-from quire_testing.explorer.messages import reply_text
-from quire_testing.explorer.parts import Clearing, Label, Move, State, WorldParts
+from quire_testing.explorer.parts import Clearing, WorldParts
+from quire_testing.explorer.tables import Label, Move, State
 
 CLEARER = "clearer"
 
@@ -46,20 +46,20 @@ class LimboSteps:
 
     def _record(self, state: State) -> LedgerMetadata | None:
         world = self._world
-        return world.stores.parts[state[world.at_store]].record
+        return world.stores.parts[state[world.at.store]].record
 
     def _looks_for_lost(self, state: State, bookie: int, before: BookieState) -> Move:
         after = self._world.bookie_driver.look_for_lost(before, self._record(state), bookie_name(bookie))
         said = "it may have lost entries" if after.in_limbo else "nothing names it"
         label = Label(bookie_name(bookie), "looks through the records", (said,), kind="scan")
-        return label, self._with_bookie(state, bookie, after)
+        return label, self._world._with_bookie(state, bookie, after)
 
     def _store_answers(self, state: State, bookie: int, before: BookieState) -> Move:
         record = self._record(state)
         after = self._world.bookie_driver.store_answers(before, record, bookie_name(bookie))
         text = record_text(record) if record is not None else "nothing"
         command = f"reads {text} for {bookie_name(bookie)}"
-        return Label("store", command, (), bookie_name(bookie), "ask"), self._with_bookie(
+        return Label("store", command, (), bookie_name(bookie), "ask"), self._world._with_bookie(
             state, bookie, after
         )
 
@@ -69,18 +69,12 @@ class LimboSteps:
         if world._syncs_at_once(state):
             after, more = world._synced(after)
             replies = [*replies, *more]
-        said += [f"-> {world.names[whom]} {reply_text(reply)}" for whom, reply in replies]
+        said += world._said(replies)
         what = "settles the fence" if before.question == "settled" else "does not settle the fence"
         label = Label(bookie_name(bookie), f"hears that the record {what}", tuple(said), "store", "answer")
-        new = list(self._with_bookie(state, bookie, after))
-        for whom, reply in replies:
-            world._push_reply(new, whom, bookie, reply)
+        new = list(self._world._with_bookie(state, bookie, after))
+        world._push_replies(new, bookie, replies)
         return label, tuple(new)
-
-    def _with_bookie(self, state: State, bookie: int, after: BookieState) -> State:
-        new = list(state)
-        new[bookie] = self._world.bookies.number(after)
-        return tuple(new)
 
     # --- the end of limbo --------------------------------------------------------------------------------------------
 
@@ -110,7 +104,7 @@ class LimboSteps:
             if world._syncs_at_once(state):
                 after_bookie, _ = world._synced(after_bookie)
             label = Label(name, f"takes clear limbo {clearing.lsn}", (answer.name,), CLEARER, "clear")
-            new = self._with_bookie(state, clearing.bookie, after_bookie)
+            new = self._world._with_bookie(state, clearing.bookie, after_bookie)
             moves.append((label, self._with_clearing(new, Clearing(clearing.left))))
 
     def _begin_clearing(self, state: State, clearing: Clearing, moves: list[Move]) -> None:
@@ -137,7 +131,7 @@ class LimboSteps:
         new = state
         if lacks:
             before = world.bookies.parts[state[bookie]]
-            new = self._with_bookie(state, bookie, world.bookie_driver.fill(before, lacks))
+            new = self._world._with_bookie(state, bookie, world.bookie_driver.fill(before, lacks))
         entries = " ".join(str(entry) for entry in range(lacks.bit_length()) if lacks >> entry & 1)
         label = Label(CLEARER, f"fills {bookie_name(bookie)} with {entries or 'nothing'}", (), kind="fill")
         moves.append((label, self._with_clearing(new, clearing._replace(step="filled", filled=record))))

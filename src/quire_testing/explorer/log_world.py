@@ -22,9 +22,9 @@ from quire.core.log.machine import LogMachine, LogStatus
 from quire.core.log.trimming import TrimMachine
 from quire_testing.explorer.invariants import LOG_INVARIANTS
 from quire_testing.explorer.log_parts import Flight, Handle, Ledger, LogConfiguration, LogState, Trimmer, put
-from quire_testing.explorer.parts import CAS_LOST, Label, Table
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.tables import CAS_LOST, Label, Table
 
 Move: TypeAlias = tuple[Label, LogState]
 

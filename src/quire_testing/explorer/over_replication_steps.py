@@ -23,8 +23,9 @@ from quire.core.ledger.replica import Replica, period_of
 from quire_testing.explorer.bookies import BookieState, Collecting
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.messages import entries_text
-from quire_testing.explorer.parts import Label, Move, State, Store, WorldParts
+from quire_testing.explorer.parts import Store, WorldParts
 from quire_testing.explorer.repairers import entries_of_decided
+from quire_testing.explorer.tables import Label, Move, State
 
 BOUND: Final = 0
 NOW: Final = 1
@@ -39,7 +40,7 @@ class OverReplicationSteps:
 
     def moves_of(self, state: State, moves: list[Move]) -> None:
         """Every step that a collector can take."""
-        store = self._world.stores.parts[state[self._world.at_store]]
+        store = self._world.stores.parts[state[self._world.at.store]]
         for number in range(self._world.n):
             bookie = self._world.bookies.parts[state[number]]
             if not bookie.lost and bookie.facts is not None and store.record is not None:
@@ -125,7 +126,7 @@ class OverReplicationSteps:
         self._stepped(state, number, after, f"drops {entries_text(dropped)}", moves)
 
     def _fault_of_drop(self, state: State, number: int, dropped: int) -> tuple[str, str] | None:
-        store = self._world.stores.parts[state[self._world.at_store]]
+        store = self._world.stores.parts[state[self._world.at.store]]
         record = store.record
         if record is None:
             return None
@@ -151,10 +152,8 @@ class OverReplicationSteps:
         return found
 
     def _stepped(self, state: State, number: int, after: BookieState, what: str, moves: list[Move]) -> None:
-        new = list(state)
-        new[number] = self._world.bookies.number(after)
-        name = bookie_name(number)
-        moves.append((Label(name, f"collects: {what}", (), kind="collect"), tuple(new)))
+        label = Label(bookie_name(number), f"collects: {what}", (), kind="collect")
+        moves.append((label, self._world._with_bookie(state, number, after)))
 
     def _bits(self, over: OverReplicatedRange) -> int:
         last = min(over.last, self._world.configuration.entries_written - 1)

@@ -15,8 +15,8 @@ from quire.core.log.machine import LogStatus
 from quire_testing.explorer.explorer import Explorable
 from quire_testing.explorer.log_parts import LogState
 from quire_testing.explorer.log_world import LogWorld
-from quire_testing.explorer.parts import CAS_LOST, Label, State
 from quire_testing.explorer.repairers import entries_of_decided
+from quire_testing.explorer.tables import CAS_LOST, Label, State
 from quire_testing.explorer.world import LedgerWorld
 
 FAULTS: Final = frozenset(
@@ -69,7 +69,7 @@ def is_repaired(world: LedgerWorld) -> Callable[[State], bool]:
     """Whether no decided fragment of a state lacks anything, and none names a lost bookie."""
 
     def repaired(state: State) -> bool:
-        record = world.stores.parts[state[world.at_store]].record
+        record = world.stores.parts[state[world.at.store]].record
         if record is None:
             return False
         decided = [(world.bookies.parts[state[bookie]], own) for bookie, own in entries_of_decided(record)]

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quire_testing.explorer.clients import bookie_name
-from quire_testing.explorer.parts import Budget, Label, Move, State, WorldParts
+from quire_testing.explorer.parts import Budget, WorldParts
 from quire_testing.explorer.readers import ReaderMove
+from quire_testing.explorer.tables import Label, Move, State
 
 
 class Reading:
@@ -28,8 +29,8 @@ class Reading:
         world = self._world
         spent = None
         if budget.timeouts:
-            spent = world.budgets.number(budget._replace(timeouts=budget.timeouts - 1))
-        index = world.at_reader + which
+            spent = world.spent(state, "timeouts")[-1]
+        index = world.at.reader + which
         for label, after, patient in self._reads_of(which, state, impatient=spent is not None):
             new = list(state)
             new[index] = after
@@ -41,12 +42,11 @@ class Reading:
     def _reads_of(self, which: int, state: State, *, impatient: bool) -> list[tuple[Label, int, bool]]:
         """(label, the reader afterwards, whether no bookie was dropped) of every step of one reader."""
         world = self._world
-        memo = world._memo("reader")
-        number = state[world.at_reader + which]
-        key = (which, number, state[world.at_store], impatient, *state[: world.n])
-        found = memo.get(key)
+        number = state[world.at.reader + which]
+        key = ("reader", which, number, state[world.at.store], impatient, *state[: world.n])
+        found: list[tuple[Label, int, bool]] | None = world._memo.get(key)
         if found is None:
-            found = memo[key] = [
+            found = world._memo[key] = [
                 (self._reader_label(which, move), world.readers.number(move[3]), patient)
                 for move, patient in self._worked_out(number, state, impatient=impatient)
                 if move[3] != world.readers.parts[number]
@@ -58,7 +58,7 @@ class Reading:
         driver, reader = world.reader_driver, world.readers.parts[number]
         if reader.done:
             return
-        for move in driver.reads_record(reader, world.stores.parts[state[world.at_store]].record):
+        for move in driver.reads_record(reader, world.stores.parts[state[world.at.store]].record):
             yield move, True
         for move in driver.begins(reader):
             yield move, True

@@ -21,8 +21,9 @@ from quire.core.ledger.replica import Replica, ReplicaList
 from quire.core.repair.effects import CopyRange, RepairStatus
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number
 from quire_testing.explorer.messages import entries_text
-from quire_testing.explorer.parts import Move, State, Store, WorldParts, repaired_only
+from quire_testing.explorer.parts import Store, WorldParts, repaired_only
 from quire_testing.explorer.repairers import LISTS, bits_of, entries_of_decided
+from quire_testing.explorer.tables import Move, State
 
 Choice: TypeAlias = Callable[[], Move]
 """A step that can be taken; calling it takes it."""
@@ -42,7 +43,7 @@ class Repairs:
 
     def choices_of(self, state: State, client: int) -> list[Choice]:
         """The same; each is worked out when it is called, for who takes one of them only."""
-        who = self._world.clients.parts[state[self._world.at_client + client]]
+        who = self._world.clients.parts[state[self._world.at.client + client]]
         machine = who.machine
         if machine is None:
             return self._begin_repair(state, client, who) if self.has_reason(state) else []
@@ -76,11 +77,10 @@ class Repairs:
     def has_reason(self, state: State) -> bool:
         """Whether a decided fragment wants something, or may come to want something."""
         budget = self._world.budgets.parts[state[-1]]
-        record = self._world.stores.parts[state[self._world.at_store]].record
+        record = self._world.stores.parts[state[self._world.at.store]].record
         if record is None or budget.losses or budget.crashes or budget.damages:
             return record is not None
-        memo = self._world._memo("reason")
-        key = state[: self._world.at_store + 1]
+        memo, key = self._world._memo, ("reason", *state[: self._world.at.store + 1])
         if key not in memo:
             decided = [
                 (self._world.bookies.parts[state[bookie]], wanted)
@@ -127,13 +127,13 @@ class Repairs:
         work: Callable[[], list[Outcome]],
     ) -> Move:
         """A step of a repairer's own; what it comes to is worked out once for its state and `key`."""
-        memo = self._world._memo("repairs")
-        whole = (client, state[self._world.at_client + client], command, key)
-        move = memo.get(whole)
-        if move is None:
-            (outcome,) = work()  # a repairer has no choice
-            move = memo[whole] = self._world._client_move(client, outcome, command, kind=kind)
-        return move[0], self._world._client_after(list(state), client, move)
+        world = self._world
+        whole = ("repair", client, state[world.at.client + client], command, key)
+        found = world._memo.get(whole)
+        if found is None:
+            found = world._memo[whole] = world._client_moves(client, work(), command, kind=kind)
+        (move,) = world._after_each(state, client, found)  # a repairer has no choice
+        return move
 
     def _listed(self, who: ClientState, name: BookieId, number: int) -> list[Outcome]:
         return self._world.repair_driver.listed(
@@ -161,7 +161,7 @@ class Repairs:
         after, answer = self._world.bookie_driver.clear_limbo(self._world.bookies.parts[state[number]], lsn)
         if self._world._syncs_at_once(state):
             after, _ = self._world._synced(after)
-        new = (*state[:number], self._world.bookies.number(after), *state[number + 1 :])
+        new = self._world._with_bookie(state, number, after)
         work = partial(self._world.repair_driver.limbo_cleared, who, name, answer)
         return self._step(new, client, f"ends the limbo {lsn} of {name}: {answer.name}", "clear", name, work)
 
@@ -169,7 +169,7 @@ class Repairs:
         """A bookie does not answer a repairer in time, for every bookie that it waits for."""
         world = self._world
         found: list[Choice] = []
-        who, driver = world.clients.parts[state[world.at_client + client]], world.repair_driver
+        who, driver = world.clients.parts[state[world.at.client + client]], world.repair_driver
         if who.machine is None:
             return []
         if who.machine.status in LISTS:

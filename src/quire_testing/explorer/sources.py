@@ -14,9 +14,10 @@ from typing import Any, Final, TypeAlias
 
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Link, Request
-from quire_testing.explorer.parts import Budget, ClientMove, Move, State
+from quire_testing.explorer.parts import Budget
 from quire_testing.explorer.repairing import Choice
 from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.tables import ClientMove, Move, State
 from quire_testing.explorer.world import LedgerWorld
 
 Source: TypeAlias = tuple[str, int, int, int, int]
@@ -46,18 +47,17 @@ class SourcesWorld(LedgerWorld):
 
     def sources(self) -> list[Source]:
         """Everything that can make a step."""
-        links = [(client, bookie) for client in range(self.count) for bookie in range(self.n)]
         nothing = self.no_link
         return [
-            *(("request", *link, self.at_link + index, nothing) for index, link in enumerate(links)),
-            *(("reply", *link, self.at_link + index, nothing) for index, link in enumerate(links)),
+            *(("request", *link, self.at.link + index, nothing) for index, link in enumerate(self.pairs)),
+            *(("reply", *link, self.at.link + index, nothing) for index, link in enumerate(self.pairs)),
             *(
-                ("late", *link, self.at_link + index, nothing)
-                for index, link in enumerate(links)
+                ("late", *link, self.at.link + index, nothing)
+                for index, link in enumerate(self.pairs)
                 if self.configuration.breaks
             ),
             *(("client", client, 0, 0, -1) for client in range(self.count)),
-            *(("store", client, 0, self.at_ask + client, self.no_ask) for client in range(self.count)),
+            *(("store", client, 0, self.at.ask + client, self.no_ask) for client in range(self.count)),
             *(("disk", bookie, 0, 0, -1) for bookie in range(self.n)),
             *(("limbo", bookie, 0, 0, -1) for bookie in range(self.n) if not self.configuration.journal),
             *(("clearer", 0, 0, 0, -1) for _ in range(bool(self.configuration.clears))),
@@ -87,7 +87,7 @@ class SourcesWorld(LedgerWorld):
         elif kind == "client":
             if one == 0:
                 self._writer_moves(state, moves)
-            elif one <= self.configuration.recoverers:
+            elif one < self.first_repairer:
                 self._recoverer_moves(state, one, moves)
             else:
                 self.repairs.moves_of(state, one, moves)
@@ -110,7 +110,7 @@ class SourcesWorld(LedgerWorld):
 
     def _tidy(self, new: list[int], client: int, index: int) -> None:
         """As in the search, but not remembered: what a link and a client are seldom comes again in a walk."""
-        new[index] = self._tidy_link(client, new[self.at_client + client], new[index])
+        new[index] = self._tidy_link(client, new[self.at.client + client], new[index])
 
     def _arrives(
         self,
@@ -129,14 +129,11 @@ class SourcesWorld(LedgerWorld):
             before = self.bookies.parts[state[bookie]]
             taken = self._took[key] = self._taken(client, bookie, before, (request, waits), at_once)
         label, after, own, others = taken
-        for reply in own:
-            link = link.answered(reply)
         new = list(state)
         new[bookie] = after
-        index = self.at_link + client * self.n + bookie
-        new[index] = self.links.number(link)
-        for other, reply in others:
-            self._push_reply(new, other, bookie, reply)
+        index = self.at.link + client * self.n + bookie
+        new[index] = self.links.number(link._replace(replies=(*link.replies, *own)))
+        self._push_replies(new, bookie, others)
         if own and new[index] != self.no_link:
             self._tidy(new, client, index)
         moves.append((label, tuple(new)))
@@ -144,16 +141,15 @@ class SourcesWorld(LedgerWorld):
     def _comes_back(self, state: State, client: int, bookie: int, link: Link, moves: list[Move]) -> None:
         """A reply reaches its client. What that does to the client is remembered, whatever else the link carries."""
         reply = link.replies[0]
-        key = (client, bookie, state[self.at_client + client], reply)
+        key = (client, bookie, state[self.at.client + client], reply)
         moved = self._answers.get(key)
         if moved is None:
             moved = self._answers[key] = self._on_response(*key)
         if moved:
             rest = self.links.number(link._replace(replies=link.replies[1:]))
-            for move in moved:
-                new = list(state)
-                new[self.at_link + client * self.n + bookie] = rest
-                moves.append((move[0], self._client_after(new, client, move)))
+            new = list(state)
+            new[self.at.link + client * self.n + bookie] = rest
+            moves += self._after_each(new, client, moved)
 
     def faults_of(self, state: State, kind: str, victim: int = -1, aim: str = "") -> list[Fault]:
         """Every way in which a fault of this kind can happen now; none when its budget is used up.
@@ -170,15 +166,15 @@ class SourcesWorld(LedgerWorld):
         left = getattr(budget, kind)
         if not left:
             return []
-        spent = self.budgets.number(budget._replace(**{kind: left - 1}))
+        spent = self.spent(state, kind)
         if kind == "timeouts":
-            return self._timeouts_of((*state[:-1], spent), victim, aim)
+            return self._timeouts_of(spent, victim, aim)
         moves: list[Move] = []
         if kind == "breaks":
-            self.faults.breaks(state, moves, self._breakable(state, victim, aim))
+            self.breaks(self._breakable(state, victim, aim), state, moves)
         else:
             self.faults.moves_of(state, NOTHING_ELSE._replace(**{kind: left}), moves)
-        return [(move[0].actor, [(move[0], (*move[1][:-1], spent))].copy) for move in moves]
+        return [(move[0].actor, [(move[0], (*move[1][:-1], spent[-1]))].copy) for move in moves]
 
     def _breakable(self, state: State, victim: int, aim: str) -> list[tuple[int, int]]:
         clients = range(self.count) if victim < 0 else (victim,)
@@ -186,7 +182,7 @@ class SourcesWorld(LedgerWorld):
             (client, bookie)
             for client in clients
             for bookie in range(self.n)
-            if not aim or self._carries(state[self.at_link + client * self.n + bookie], aim)
+            if not aim or self._carries(state[self.at.link + client * self.n + bookie], aim)
         ]
 
     def _carries(self, link: int, aim: str) -> bool:
@@ -195,19 +191,19 @@ class SourcesWorld(LedgerWorld):
     def _timeouts_of(self, state: State, victim: int, aim: str) -> list[Fault]:
         found: list[Fault] = []
         if victim <= 0 and not aim:
-            for slot, name in self.writer_driver.losable(self.clients.parts[state[self.at_client]]):
+            for slot, name in self.writer_driver.losable(self.clients.parts[state[self.at.client]]):
                 found.append((self.names[0], partial(self.faults.lost, state, slot, name)))
         for client in range(1, self.count) if victim < 0 else range(max(1, victim), victim + 1):
-            who = self.clients.parts[state[self.at_client + client]]
+            who = self.clients.parts[state[self.at.client + client]]
             if who.machine is None or who.idle:
                 continue
             found += [
                 (self.names[client], partial(self._given_up, state, client, bookie, request))
                 for bookie in range(self.n)
-                for request in self.faults.outstanding(state, client, bookie)
+                for request in self.outstanding(state, client, bookie)
                 if (not aim or request[0] == aim) and self.driver_of(client).waits_for(who, request)
             ]
-            if client > self.configuration.recoverers:
+            if client >= self.first_repairer:
                 found += [
                     (self.names[client], partial(_only, work))
                     for work in self.repairs.silences(state, client)
@@ -216,7 +212,7 @@ class SourcesWorld(LedgerWorld):
 
     def _given_up(self, state: State, client: int, bookie: int, request: Request) -> list[Move]:
         moves: list[Move] = []
-        self.faults.give_up(state, client, bookie, request, moves)
+        self.give_up(state, client, bookie, request, moves)
         return moves
 
     def is_over(self, state: State) -> bool:
@@ -225,14 +221,14 @@ class SourcesWorld(LedgerWorld):
 
     def written(self, state: State) -> int:
         """How many entries the writer has begun to write; all of them once it has ended, when that is unknown."""
-        writer = self.clients.parts[state[self.at_client]]
+        writer = self.clients.parts[state[self.at.client]]
         return self.configuration.entries_written if writer.idle else int(writer.machine.lap) + 1
 
     def began(self, state: State, client: int) -> bool:
         """Whether a recoverer has begun."""
-        return self.clients.parts[state[self.at_client + client]].machine is not None
+        return self.clients.parts[state[self.at.client + client]].machine is not None
 
     def phase(self, state: State, client: int) -> Any:
         """What a recoverer is about: its machine's status, None before it has begun."""
-        machine = self.clients.parts[state[self.at_client + client]].machine
+        machine = self.clients.parts[state[self.at.client + client]].machine
         return None if machine is None else machine.status

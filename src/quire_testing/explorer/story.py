@@ -24,9 +24,9 @@ from quire_testing.explorer.explorer import Explorable
 from quire_testing.explorer.invariants import Violation
 from quire_testing.explorer.log_parts import LogState
 from quire_testing.explorer.log_world import LogWorld
-from quire_testing.explorer.parts import Label, State
 from quire_testing.explorer.stream_watch import stream_rows
 from quire_testing.explorer.stream_world import StreamWorld
+from quire_testing.explorer.tables import Label, State
 from quire_testing.explorer.world import LedgerWorld
 
 
@@ -131,7 +131,7 @@ def state_rows(
 
 
 def _ledger_rows(world: LedgerWorld, state: State) -> list[tuple[str, str]]:
-    store = world.stores.parts[state[world.at_store]]
+    store = world.stores.parts[state[world.at.store]]
     absent = "not created" if store == NOT_CREATED else "deleted"
     rows = [("record", record_text(store.record) if store.record else absent)]
     for number in range(world.n):
@@ -149,7 +149,7 @@ def _ledger_rows(world: LedgerWorld, state: State) -> list[tuple[str, str]]:
         else:
             end = f", {client.result}" if client.result else f", LAC {machine.lac}, LAP {machine.lap}"
             rows.append((name, f"{machine.status.value}{end}"))
-    for name, number in zip(world.reader_names, state[world.at_reader : world.at_clearing], strict=True):
+    for name, number in zip(world.reader_names, state[world.at.reader : world.at_clearing], strict=True):
         reader = world.readers.parts[number]
         rows.append((name, f"knows LAC {reader.lac}, has read through {reader.next_entry - 1}"))
     return rows

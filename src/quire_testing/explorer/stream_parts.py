@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.notes import NO_NOTES, LedgerNotes
 from quire.core.ledger.terms import StreamMode
 from quire_testing.explorer.configuration import Configuration, budgets_text
 from quire_testing.explorer.stream_bookies import Value
@@ -90,32 +91,13 @@ def in_mode(record: LedgerMetadata, *, fencing: bool) -> LedgerMetadata:
     return replace(record, terms=replace(record.terms, mode=mode))
 
 
-class StreamPlaces(NamedTuple):
-    """Where the parts stand in a state: each the index of the first of its kind; the bookies begin at 0.
-
-    `link`: messages between a client and its bookies. `ask`: requests of a client to the store, and their responses.
-    """
-
-    store: int
-    client: int
-    link: int
-    ask: int
-    reader: int
-
-
-def places_of(bookies: int, clients: int) -> StreamPlaces:
-    """The indexes in a world of so many bookies and clients."""
-    link = bookies + 1 + clients
-    ask = link + clients * bookies
-    return StreamPlaces(bookies, bookies + 1, link, ask, ask + clients)
-
-
 class StreamStoreState(NamedTuple):
-    """The metadata store: the record, its version, what went wrong."""
+    """The metadata store: the record, its version, what went wrong; notes of losses there are none."""
 
     record: LedgerMetadata
     version: int
     fault: tuple[str, str] | None = None
+    notes: LedgerNotes = NO_NOTES
 
 
 class StreamBudget(NamedTuple):

@@ -15,9 +15,9 @@ from typing import Any
 from quire.core.ledger.metadata import LedgerState
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.invariants import Violation
-from quire_testing.explorer.parts import Label
 from quire_testing.explorer.stream_bookies import Value
-from quire_testing.explorer.stream_world import State, StreamWorld
+from quire_testing.explorer.stream_world import StreamWorld
+from quire_testing.explorer.tables import Label, State
 
 
 def tale(world: StreamWorld, path: Sequence[tuple[Any, Any]], violation: Violation) -> list[str]:

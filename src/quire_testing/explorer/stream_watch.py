@@ -20,7 +20,8 @@ from quire_testing.explorer.stream_bookies import StreamBookie
 from quire_testing.explorer.stream_clients import StreamClient
 from quire_testing.explorer.stream_fencing import copies_of, fencing_faults, members_of
 from quire_testing.explorer.stream_parts import StreamReader
-from quire_testing.explorer.stream_world import State, StreamWorld
+from quire_testing.explorer.stream_world import StreamWorld
+from quire_testing.explorer.tables import State
 
 STREAM_INVARIANTS: Final = {
     "U1": "an id has at most one acknowledged entry, over all terms",
@@ -196,7 +197,7 @@ def stream_rows(world: StreamWorld, state: State) -> list[tuple[str, str]]:
             what = f"{client.machine.status.value} in term {term}"
         acked = " ".join(f"{entry}^{term}" for entry, term in client.acked) or "nothing"
         rows.append((name, f"{what}, acknowledged {acked}"))
-    for name, repairer in zip(world.names[world.leaders :], world.repairers_of(state), strict=True):
+    for name, repairer in zip(world.names[world.first_repairer :], world.repairers_of(state), strict=True):
         what = repairer.result or "not started"
         rows.append((name, what if repairer.machine is None else repairer.machine.status.value))
     for name, reader in zip(world.reader_names, world.readers_of(state), strict=True):

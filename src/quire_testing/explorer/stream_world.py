@@ -4,15 +4,8 @@ It runs the machines that ship: `TakeOverMachine`, `WriterMachine` and `BookieLe
 that wrote it first, so that two entries of one id are two: the ledger's world keeps entries as bits and could not tell them
 apart. A connection carries requests and responses in order; what was under way when it broke arrives late.
 
-| indexes of a state | part |
-| --- | --- |
-| 0 .. n-1 | bookies |
-| then one | the store: record, version |
-| then C | clients: the first created the stream and writes in term 1; those who repair come last |
-| then C x n | connections, client by client |
-| then C | what each client asked the store |
-| then R | readers |
-| last | budgets |
+After what all worlds of actors have (`ActorWorld`) its states have readers, then budgets. The first client created the stream
+and writes in term 1.
 
 Source: Vanlightly's unbounded ledgers; docs/protocol/streams.md; docs/protocol/repair.md, "Streams".
 """
@@ -35,10 +28,11 @@ from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.machine import RecoveryStatus
 from quire.core.repair.effects import CopyRange, RepairOutcome, RepairStatus
 from quire.core.transcript import record_text
+from quire_testing.explorer.actors import ActorWorld
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name, bookie_number, with_fault
-from quire_testing.explorer.messages import Link, Reply, Request, entries_text, reply_text, request_text
-from quire_testing.explorer.parts import CAS_LOST, Ask, Label, Table, repaired_only
+from quire_testing.explorer.messages import entries_text
+from quire_testing.explorer.parts import repaired_only
 from quire_testing.explorer.repairers import LISTS, RepairDriver, entries_of_decided
 from quire_testing.explorer.stream_bookies import StreamBookie, StreamBookies, Value, value_at
 from quire_testing.explorer.stream_clients import StreamClient, StreamDriver, Written
@@ -49,20 +43,15 @@ from quire_testing.explorer.stream_parts import (
     StreamReader,
     StreamStoreState,
     in_mode,
-    places_of,
 )
 from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.tables import Ask, Label, Move, State, Table
 
-State: TypeAlias = tuple[int, ...]
-Move: TypeAlias = tuple[Label, State]
 Source: TypeAlias = tuple[tuple[str | int, ...], Callable[[], Iterable[Move]]]
 """Its name, and what works out the steps that it can make."""
 
-Done: TypeAlias = tuple[Label, int, tuple[tuple[int, Request], ...], tuple[tuple[Any, ...], ...]]
-"""A client's step: its label, the client's number after it, what it sends, what it asks the store."""
 
-
-class StreamWorld:
+class StreamWorld(ActorWorld):
     """Every state that one stream's world can come to.
 
     Args:
@@ -70,33 +59,23 @@ class StreamWorld:
         switches: the machines and rules.
     """
 
+    forgets_idle = True
+
     def __init__(self, configuration: StreamConfiguration, switches: Switches = SHIPPED) -> None:
         c = self.configuration = configuration
+        leaders = [f"client {number}" for number in range(1 + c.clients)]
+        repairers = [f"repairer {number + 1}" for number in range(c.repairers)]
+        super().__init__(c.bookies, [*leaders, *repairers], c.repairers)
         self.rules, sizes = switches.rules, (c.ensemble, c.write_quorum)
         self.bookie_driver = StreamBookies(*sizes, self.rules, switches.bookie, fencing=c.fencing)
         self.driver = StreamDriver(c.sizes, switches)
         self.bookies: Table[StreamBookie] = Table()
         self.stores: Table[StreamStoreState] = Table()
         self.clients: Table[Any] = Table(lambda client: client.key)
-        self.links: Table[Link] = Table()
-        self.asks: Table[tuple[Ask, ...]] = Table()
         self.readers: Table[StreamReader] = Table()
         self.budgets: Table[StreamBudget] = Table()
         self.repairs = StreamRepairs(self, StreamRepairDriver(c.sizes, switches.rules, switches.repair))
-        self.n = c.bookies
-        self.count = self.leaders + c.repairers
-        self.at = places_of(self.n, self.count)
-        self.names = [f"client {number}" for number in range(self.leaders)]
-        self.names += [f"repairer {number + 1}" for number in range(c.repairers)]
         self.reader_names = [f"reader {number + 1}" for number in range(c.readers)]
-        self.no_link = self.links.number(Link())
-        self.no_ask = self.asks.number(())
-        self._memo: dict[Any, Any] = {}
-
-    @property
-    def leaders(self) -> int:
-        """How many clients write, or may; those who repair come after them."""
-        return 1 + self.configuration.clients
 
     def initial(self) -> State:
         """A new stream in term 1, whose creator has written nothing."""
@@ -136,7 +115,7 @@ class StreamWorld:
         """What may make a step, each with the function that works its steps out: walks ask few of them."""
         budget = self.budgets.parts[state[-1]]
         for client, name in enumerate(self.names):
-            if client < self.leaders:
+            if client < self.first_repairer:
                 yield (name, ""), self._asked(self._own_moves, state, client, budget)
                 if budget.timeouts:
                     yield (name, "timeout"), self._asked(self._timeouts, state, client)
@@ -144,22 +123,22 @@ class StreamWorld:
                 yield (name, ""), self._asked(self.repairs.moves_of, state, client)
             for bookie in range(self.n):
                 if state[self.at.link + client * self.n + bookie] != self.no_link:
-                    yield (name, "sends", bookie), self._asked(self._delivers, state, client, bookie)
-                    yield (name, "hears", bookie), self._asked(self._hears, state, client, bookie)
+                    yield (name, "sends", bookie), self._asked(self._deliveries, state, client, bookie)
+                    yield (name, "hears", bookie), self._asked(self._hearings, state, client, bookie)
             if state[self.at.ask + client] != self.no_ask:
-                yield (name, "store"), self._asked(self._store_moves, state, client)
+                yield (name, "store"), self._asked(self._questions_of, state, client)
         for bookie in range(self.n):
             if self.bookies.parts[state[bookie]].waiting:
                 yield (bookie_name(bookie), "store"), self._asked(self._reads_record, state, bookie)
         for reader, name in enumerate(self.reader_names):
             yield (name, ""), partial(reads, self, state, reader)
-        for left, kind, happens in (
-            (budget.breaks, "break", breaks),
-            (budget.lost_swaps, "lost swap", lost_swaps),
-            (budget.losses, "loss", losses),
+        for left, kind, what, happens in (
+            (budget.breaks, "break", "breaks", partial(self.breaks, self.pairs)),
+            (budget.lost_swaps, "lost swap", "lost_swaps", self.lost_swaps),
+            (budget.losses, "loss", "losses", partial(losses, self)),
         ):
             if left:
-                yield (kind, ""), self._asked(happens, self, state)
+                yield (kind, ""), self._asked(happens, self.spent(state, what))
 
     @staticmethod
     def _asked(work_out: Callable[..., None], *arguments: Any) -> Callable[[], list[Move]]:
@@ -170,68 +149,15 @@ class StreamWorld:
 
         return steps
 
-    def spent(self, state: State, what: str) -> State:
-        """A state with one fault of a kind less to come."""
-        budget = self.budgets.parts[state[-1]]
-        left = {what: getattr(budget, what) - 1}
-        return (*state[:-1], self.budgets.number(budget._replace(**left)))
-
     # --- a client's step on a state ------------------------------------------------------------------------------------
 
-    def done(self, client: int, outcome: Outcome, command: str, other: str = "", kind: str = "") -> Done:
-        label = Label(self.names[client], command, outcome.said, other, kind or command.split(maxsplit=1)[0])
-        return label, self.clients.number(outcome.client), outcome.sends, outcome.asks
-
     def driver_of(self, client: int) -> StreamDriver | StreamRepairDriver:
-        """The driver of a client."""
-        return self.driver if client < self.leaders else self.repairs.driver
+        """What drives a client."""
+        return self.driver if client < self.first_repairer else self.repairs.driver
 
-    def after(self, new: list[int], client: int, done: Done) -> State:
-        """A state once a client has taken a step. Its own index, what it sends, what it asks; then replies that can change nothing are forgotten."""
-        _, after, sends, asks = done
-        if client >= self.leaders and self.clients.parts[after].result:
-            bookies = [self.bookies.parts[number] for number in new[: self.n]]
-            after = self.clients.number(self.repairs.ended(bookies, self.clients.parts[after]))
-        has_changed = new[self.at.client + client] != after
-        new[self.at.client + client] = after
-        base = self.at.link + client * self.n
-        for bookie, request in sends:
-            new[base + bookie] = self.links.number(self.links.parts[new[base + bookie]].sent(request))
-        if asks:
-            index = self.at.ask + client
-            questions = self.asks.parts[new[index]]
-            for kind, *rest in asks:
-                questions = (*questions, Ask(kind, *(rest[:2] or (None, 0))))
-            new[index] = self.asks.number(questions)
-        if has_changed:
-            for index in range(base, base + self.n):
-                self.tidy(new, client, index)
-            if self.clients.parts[after].machine is None:
-                # A compare-and-swap on its way may still reach the store; nothing waits for its response.
-                questions = self.asks.parts[new[self.at.ask + client]]
-                kept = tuple(
-                    ask._replace(waits=False) for ask in questions if ask.kind == "swap" and not ask.answer
-                )
-                new[self.at.ask + client] = self.asks.number(kept)
-        return tuple(new)
-
-    def tidy(self, new: list[int], client: int, index: int) -> None:
-        if new[index] == self.no_link:
-            return
-        key = ("tidy", client < self.leaders, new[self.at.client + client], new[index])
-        after = self._memo.get(key)
-        if after is None:
-            who, link = self.clients.parts[key[2]], self.links.parts[key[3]]
-            driver = self.driver_of(client)
-            requests = tuple((each, waits and driver.waits_for(who, each)) for each, waits in link.requests)
-            replies = tuple(reply for reply in link.replies if driver.heeds(who, reply))
-            after = self._memo[key] = self.links.number(Link(requests, replies, link.broken))
-        new[index] = after
-
-    def _push(self, new: list[int], client: int, bookie: int, reply: Reply) -> None:
-        index = self.at.link + client * self.n + bookie
-        new[index] = self.links.number(self.links.parts[new[index]].answered(reply))
-        self.tidy(new, client, index)
+    def _judged(self, new: list[int], number: int) -> int:
+        bookies = [self.bookies.parts[each] for each in new[: self.n]]
+        return self.clients.number(self.repairs.ended(bookies, self.clients.parts[number]))
 
     def _own_moves(self, state: State, client: int, budget: StreamBudget, moves: list[Move]) -> None:
         number = state[self.at.client + client]
@@ -241,21 +167,12 @@ class StreamWorld:
                 self._takes_over(self.spent(state, "take_overs"), client, moves)
             return
         if isinstance(who.machine, WriterMachine):
-            key = ("own", client, number)
-            found = self._memo.get(key)
-            if found is None:
-                found = self._memo[key] = [
-                    self.done(client, outcome, command)
-                    for command, outcomes in self.driver.moves(who)
-                    for outcome in outcomes
-                ]
-            moves.extend((done[0], self.after(list(state), client, done)) for done in found)
+            moves += self._after_each(state, client, self._moves_of_writer(state, client))
             return
         if who.machine.recovery is not None and who.machine.recovery.status is RecoveryStatus.MEASURING:
             self._measures(state, client, moves)
-        for outcome in self.driver.waited(who):
-            done = self.done(client, outcome, "waited for bookies")
-            moves.append((done[0], self.after(list(state), client, done)))
+        found = self._client_moves(client, self.driver.waited(who), "waited for bookies")
+        moves += self._after_each(state, client, found)
 
     def _timeouts(self, state: State, client: int, moves: list[Move]) -> None:
         """A client gives up a request, or takes a bookie for lost."""
@@ -267,23 +184,23 @@ class StreamWorld:
             self._gives_up(spent, client, moves)
             return
         for slot, name in self.driver.losable(who):
-            for outcome in self.driver.lost(who, slot, name):
-                done = self.done(client, outcome, f"lost {name}", kind="timeout")
-                moves.append((done[0], self.after(list(spent), client, done)))
+            outcomes = self.driver.lost(who, slot, name)
+            found = self._client_moves(client, outcomes, f"lost {name}", kind="timeout")
+            moves += self._after_each(spent, client, found)
         if who.joining:  # adds are dropped with their bookie
             self._gives_up(spent, client, moves, ("truncate",))
 
     def _takes_over(self, state: State, client: int, moves: list[Move]) -> None:
         store_at, client_at = state[self.at.store], state[self.at.client + client]
-        key = ("begin", client, client_at, store_at)
+        key = ("take over", client, client_at, store_at)
         found = self._memo.get(key)
         if found is None:
             store, who = self.stores.parts[store_at], self.clients.parts[client_at]
             owner = 1 + client + self.count * who.begun
             outcomes = self.driver.take_over(who, store.record, store.version, owner)
             command = f"takes over with {record_text(store.record)}"
-            found = self._memo[key] = [self.done(client, outcome, command) for outcome in outcomes]
-        moves.extend((done[0], self.after(list(state), client, done)) for done in found)
+            found = self._memo[key] = self._client_moves(client, outcomes, command)
+        moves += self._after_each(state, client, found)
 
     def _measures(self, state: State, client: int, moves: list[Move]) -> None:
         """The last entry is read for its length."""
@@ -294,162 +211,35 @@ class StreamWorld:
             value_at(self.bookies.parts[state[bookie_number(name)]], entry, record) is not None
             for name in record.ensemble_of(entry)
         )
-        for outcome in self.driver.length_answered(who, found=held):
-            done = self.done(client, outcome, f"{'finds' if held else 'does not find'} the length of {entry}")
-            moves.append((done[0], self.after(list(state), client, done)))
+        command = f"{'finds' if held else 'does not find'} the length of {entry}"
+        outcomes = self.driver.length_answered(who, found=held)
+        moves += self._after_each(state, client, self._client_moves(client, outcomes, command))
 
     def _gives_up(self, state: State, client: int, moves: list[Move], kinds: tuple[str, ...] = ()) -> None:
-        who = self.clients.parts[state[self.at.client + client]]
         for bookie in range(self.n):
-            index = self.at.link + client * self.n + bookie
-            link = self.links.parts[state[index]]
-            outstanding = [request for request, waits in link.requests if waits]
-            outstanding += [reply[0] for reply in link.replies]
-            for request in outstanding:
-                if (kinds and request[0] not in kinds) or not self.driver.waits_for(who, request):
-                    continue
-                new = list(state)
-                new[index] = self.links.number(link.given_up(request))
-                command = f"gives up {request_text(request)} at {bookie_name(bookie)}"
-                for outcome in self.driver.gave_up(who, bookie, request):
-                    done = self.done(client, outcome, command, kind="timeout")
-                    moves.append((done[0], self.after([*new], client, done)))
+            for request in self.outstanding(state, client, bookie):
+                if not kinds or request[0] in kinds:
+                    self.give_up(state, client, bookie, request, moves)
 
-    # --- messages ------------------------------------------------------------------------------------------------------
-
-    def _delivers(self, state: State, client: int, bookie: int, moves: list[Move]) -> None:
-        """The oldest request of a connection, or one of a broken one, reaches its bookie."""
-        index = self.at.link + client * self.n + bookie
-        key = ("deliver", client, bookie, state[bookie], state[index])
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = list(self._delivered(*key[1:]))
-        for label, after, link_after, others in found:
-            new = list(state)
-            new[bookie], new[index] = after, link_after
-            for other, reply in others:
-                self._push(new, other, bookie, reply)
-            self.tidy(new, client, index)
-            moves.append((label, tuple(new)))
-
-    def _delivered(
-        self, client: int, bookie: int, bookie_at: int, link_at: int
-    ) -> Iterator[tuple[Label, int, int, list[tuple[int, Reply]]]]:
-        link, before = self.links.parts[link_at], self.bookies.parts[bookie_at]
-        arrivals = []
-        if link.requests:
-            (request, waits), rest = link.requests[0], link.requests[1:]
-            arrivals.append((request, waits, link._replace(requests=rest)))
-        if link.broken:
-            arrivals.append((link.broken[0], False, link._replace(broken=link.broken[1:])))
-        for request, waits, rest_of in arrivals:
-            after, replies, what = self.bookie_driver.deliver(before, client, request, waits=waits)
-            said = [what, *(f"-> {self.names[whom]} {reply_text(reply)}" for whom, reply in replies)]
-            label = Label(
-                bookie_name(bookie),
-                f"takes {request_text(request)} from {self.names[client]}",
-                tuple(said),
-                self.names[client],
-                request[0],
-            )
-            link_after = rest_of
-            for whom, reply in replies:
-                link_after = link_after.answered(reply) if whom == client else link_after
-            others = [each for each in replies if each[0] != client]
-            yield label, self.bookies.number(after), self.links.number(link_after), others
-
-    def _hears(self, state: State, client: int, bookie: int, moves: list[Move]) -> None:
-        """The oldest reply of a connection reaches its client."""
-        index = self.at.link + client * self.n + bookie
-        key = ("hear", client, bookie, state[self.at.client + client], state[index])
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._on_response(*key[1:])
-        for done, link_after in found:
-            new = list(state)
-            new[index] = link_after
-            moves.append((done[0], self.after(new, client, done)))
-
-    def _on_response(self, client: int, bookie: int, client_at: int, link_at: int) -> list[tuple[Done, int]]:
-        link, who = self.links.parts[link_at], self.clients.parts[client_at]
-        driver = self.driver_of(client)
-        if not link.replies or not driver.heeds(who, link.replies[0]):
-            return []
-        reply, name = link.replies[0], bookie_name(bookie)
-        after = self.links.number(link._replace(replies=link.replies[1:]))
-        command, kind = f"hears {reply_text(reply)} from {name}", f"hears {reply[0][0]}"
-        return [
-            (self.done(client, outcome, command, name, kind), after)
-            for outcome in driver.answered(who, bookie, reply)
-        ]
-
-    # --- the store -----------------------------------------------------------------------------------------------------
-
-    def _store_moves(self, state: State, client: int, moves: list[Move]) -> None:
-        questions = self.asks.parts[state[self.at.ask + client]]
-        for index, ask in enumerate(questions):
-            rest = (*questions[:index], *questions[index + 1 :])
-            if ask.kind == "read":
-                store = self.stores.parts[state[self.at.store]]
-                who = self.clients.parts[state[self.at.client + client]]
-                outcomes = self.driver_of(client).read_answered(who, store.record, store.version)
-                command = f"reads {record_text(store.record)}"
-                self.answers(state, client, rest, outcomes, command, "reads", moves)
-            elif not ask.answer:
-                self._cas(state, client, questions, index, moves)
-            elif ask.waits:
-                who = self.clients.parts[state[self.at.client + client]]
-                assert ask.record is not None
-                outcomes = self.driver_of(client).cas_answered(who, ask.answer, ask.record, ask.version)
-                command = f"hears {ask.answer} v{ask.version}"
-                self.answers(state, client, rest, outcomes, command, f"hears {ask.answer}", moves)
-
-    def answers(
-        self,
-        state: State,
-        client: int,
-        rest: tuple[Ask, ...],
-        outcomes: list[Outcome],
-        command: str,
-        kind: str,
-        moves: list[Move],
-    ) -> None:
-        for outcome in outcomes:
-            new = list(state)
-            new[self.at.ask + client] = self.asks.number(rest)
-            done = self.done(client, outcome, command, "store", kind)
-            moves.append((done[0], self.after(new, client, done)))
-
-    def _cas(
-        self, state: State, client: int, questions: tuple[Ask, ...], index: int, moves: list[Move]
-    ) -> None:
-        """A compare-and-swap reaches the store."""
-        ask, store = questions[index], self.stores.parts[state[self.at.store]]
-        assert ask.record is not None
-        answer = "conflict"
-        if store.version == ask.version:
-            fault = store.fault
-            if ask.record.term < store.record.term and client < self.leaders:
-                fault = fault or ("U4", f"the record's term fell to {ask.record.term}")
-            elif ask.record.state is LedgerState.CLOSED and client < self.leaders:
-                fault = fault or ("U4", "a writer that was not asked to closed the stream")
-            machine = self.clients.parts[state[self.at.client + client]].machine
-            if isinstance(machine, WriterMachine) and ask.record.term != machine.closing.term:
-                own = machine.closing.term
-                fault = fault or (
-                    "U5",
-                    f"a writer of term {own} changed the record in term {ask.record.term}",
-                )
-            after = StreamStoreState(ask.record, store.version + 1, fault)
-            if client >= self.leaders:
-                after = self.repairs.judged_cas(self.bookies_of(state), store, after)
-            store, answer = after, "written"
-        kept = (ask._replace(answer=answer, version=store.version),) if ask.waits else ()
-        new = list(state)
-        new[self.at.store] = self.stores.number(store)
-        new[self.at.ask + client] = self.asks.number((*questions[:index], *kept, *questions[index + 1 :]))
-        command = f"takes v{ask.version}: {record_text(ask.record)} from {self.names[client]}"
-        moves.append((Label("store", command, (answer,), self.names[client], f"swap {answer}"), tuple(new)))
+    def after_cas_of(self, state: State, client: int, ask: Ask) -> tuple[StreamStoreState, str]:
+        """The store after a client's compare-and-swap, and its response; that of a repairer is judged by the bookies."""
+        store, record = self.stores.parts[state[self.at.store]], ask.record
+        assert record is not None
+        if store.version != ask.version:
+            return store, "conflict"
+        fault = store.fault
+        if client >= self.first_repairer:
+            after = StreamStoreState(record, store.version + 1, fault)
+            return self.repairs.judged_cas(self.bookies_of(state), store, after), "written"
+        if record.term < store.record.term:
+            fault = fault or ("U4", f"the record's term fell to {record.term}")
+        elif record.state is LedgerState.CLOSED:
+            fault = fault or ("U4", "a writer that was not asked to closed the stream")
+        machine = self.clients.parts[state[self.at.client + client]].machine
+        if isinstance(machine, WriterMachine) and record.term != machine.closing.term:
+            own = machine.closing.term
+            fault = fault or ("U5", f"a writer of term {own} changed the record in term {record.term}")
+        return StreamStoreState(record, store.version + 1, fault), "written"
 
     # --- a bookie that lost its disk -----------------------------------------------------------------------------------
 
@@ -457,11 +247,9 @@ class StreamWorld:
         """A bookie that has lost its disk reads the record, and takes its term before anything that waits."""
         term = self.stores.parts[state[self.at.store]].record.term
         after, replies, said = self.bookie_driver.reads_record(self.bookies.parts[state[bookie]], term)
-        new = list(state)
-        new[bookie] = self.bookies.number(after)
-        for client, reply in replies:
-            self._push(new, client, bookie, reply)
-        said += [f"-> {self.names[client]} {reply_text(reply)}" for client, reply in replies]
+        new = [*self._with_bookie(state, bookie, after)]
+        self._push_replies(new, bookie, replies)
+        said += self._said(replies)
         label = Label(bookie_name(bookie), f"reads term {term}", tuple(said), "store", "reads")
         moves.append((label, tuple(new)))
 
@@ -470,12 +258,16 @@ class StreamWorld:
     def clients_of(self, state: State) -> list[StreamClient]:
         """The clients of a state that write, or may."""
         return [
-            self.clients.parts[number] for number in state[self.at.client : self.at.client + self.leaders]
+            self.clients.parts[number]
+            for number in state[self.at.client : self.at.client + self.first_repairer]
         ]
 
     def repairers_of(self, state: State) -> list[ClientState]:
         """The clients of a state that repair."""
-        return [self.clients.parts[number] for number in state[self.at.client + self.leaders : self.at.link]]
+        return [
+            self.clients.parts[number]
+            for number in state[self.at.client + self.first_repairer : self.at.link]
+        ]
 
     def bookies_of(self, state: State) -> list[StreamBookie]:
         """The bookies of a state."""
@@ -525,54 +317,13 @@ def changed(
     return record, bookies, [first, second, *[driver.no_client()] * (c.clients - 1)]
 
 
-def breaks(world: StreamWorld, state: State, moves: list[Move]) -> None:
-    """A connection with requests on it breaks: what was under way may still arrive, late."""
-    state = world.spent(state, "breaks")
-    for client in range(world.count):
-        for bookie in range(world.n):
-            index = world.at.link + client * world.n + bookie
-            link = world.links.parts[state[index]]
-            if link.requests:
-                new = list(state)
-                new[index] = world.links.number(link.cut())
-                world.tidy(new, client, index)
-                command = f"its connection to {bookie_name(bookie)} breaks"
-                moves.append((Label(world.names[client], command, (), kind="break"), tuple(new)))
-
-
-def lost_swaps(world: StreamWorld, state: State, moves: list[Move]) -> None:
-    """The response to a compare-and-swap is lost, and it may not have reached the store yet."""
-    state = world.spent(state, "lost_swaps")
-    for client in range(world.count):
-        questions = world.asks.parts[state[world.at.ask + client]]
-        for index, ask in enumerate(questions):
-            who = world.clients.parts[state[world.at.client + client]]
-            if ask.kind != "swap" or not ask.waits:
-                continue
-            kept = () if ask.answer else (ask._replace(waits=False),)
-            rest = (*questions[:index], *kept, *questions[index + 1 :])
-            assert ask.record is not None
-            outcomes = world.driver_of(client).cas_answered(who, "unknown", ask.record, ask.version)
-            world.answers(state, client, rest, outcomes, CAS_LOST, "lost swap", moves)
-
-
 def losses(world: StreamWorld, state: State, moves: list[Move]) -> None:
     """A bookie loses its disk, and with that what waits there."""
-    state = world.spent(state, "losses")
     for bookie in range(world.n):
         before = world.bookies.parts[state[bookie]]
         if before.facts is None:
             continue
-        new = list(state)
-        new[bookie] = world.bookies.number(world.bookie_driver.lost(before))
-        for client in range(world.count):
-            index = world.at.link + client * world.n + bookie
-            link = world.links.parts[new[index]].died()
-            for whom, request, waits in before.waiting:
-                if whom == client and waits:
-                    link = link.answered((request, Answer.UNREACHABLE, None))
-            new[index] = world.links.number(link)
-            world.tidy(new, client, index)
+        new = world._stopped(state, bookie, world.bookie_driver.lost(before), before.waiting)
         moves.append((Label(bookie_name(bookie), "loses its disk", (), kind="loss"), tuple(new)))
 
 
@@ -688,8 +439,7 @@ class StreamRepairs:
         self, state: State, client: int, command: str, kind: str, work: Callable[[], list[Outcome]]
     ) -> list[Move]:
         world = self._world
-        done = [world.done(client, outcome, command, kind=kind) for outcome in work()]
-        return [(each[0], world.after(list(state), client, each)) for each in done]
+        return world._after_each(state, client, world._client_moves(client, work(), command, kind=kind))
 
     def _lists(self, state: State, client: int, who: ClientState, name: BookieId) -> list[Move]:
         """A bookie lists its entries; where terms only fence it takes the record's term first, and drops what others left."""
@@ -702,7 +452,7 @@ class StreamRepairs:
                 dirty = dirty_parts(self.listed(bookie).held, record, world.rules)
                 bookie = world.bookie_driver.without_others(bookie, dirty)
         listed = self.listed(bookie) if answer is Answer.OK else ReplicaList(answer)
-        new = (*state[:number], world.bookies.number(bookie), *state[number + 1 :])
+        new = world._with_bookie(state, number, bookie)
         return self._steps(
             new, client, f"lists {name}", "list", partial(self.driver.listed, who, name, listed)
         )
@@ -739,7 +489,7 @@ class StreamRepairs:
         world, number = self._world, bookie_number(name)
         lsn = who.machine.plan.lists[name].response.limbo_lsn
         after, answer = world.bookie_driver.clear_limbo(world.bookies.parts[state[number]], lsn)
-        new = (*state[:number], world.bookies.number(after), *state[number + 1 :])
+        new = world._with_bookie(state, number, after)
         work = partial(self.driver.limbo_cleared, who, name, answer)
         return self._steps(new, client, f"ends the limbo {lsn} of {name}: {answer.name}", "clear", work)
 

@@ -36,9 +36,9 @@ from quire.core.repair.rereplication import RepairMachine
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import ClientState, bookie_name, bookie_number
 from quire_testing.explorer.messages import Link, Request
-from quire_testing.explorer.parts import State
 from quire_testing.explorer.readers import ReaderState
 from quire_testing.explorer.snapshot import NOT_STATE, clone, slots_of, state_of
+from quire_testing.explorer.tables import State
 from quire_testing.explorer.world import LedgerWorld
 
 M = TypeVar("M")
@@ -182,7 +182,7 @@ class Symmetry:
         if len(self._renamings) == 1:
             return state
         world = self._world
-        n, base, count = world.n, world.at_link, world.count
+        n, base, count = world.n, world.at.link, world.count
         bookie_look, link_look = self._bookie_look, self._link_look
         looks = []
         for bookie in range(n):
@@ -238,11 +238,11 @@ class Symmetry:
         n, inverse = world.n, self._inverse[which]
         new = [self._bookie(which, state[old]) for old in inverse]
         new.append(self._store(which, state[n]))
-        new.extend(self._client(which, number) for number in state[n + 1 : world.at_link])
-        for index in range(world.at_link, world.at_ask, n):
+        new.extend(self._client(which, number) for number in state[n + 1 : world.at.link])
+        for index in range(world.at.link, world.at.ask, n):
             new.extend(self._link(which, state[index + old]) for old in inverse)
-        new.extend(self._ask(which, number) for number in state[world.at_ask : world.at_reader])
-        new.extend(self._reader(which, number) for number in state[world.at_reader : world.at_clearing])
+        new.extend(self._ask(which, number) for number in state[world.at.ask : world.at.reader])
+        new.extend(self._reader(which, number) for number in state[world.at.reader : world.at_clearing])
         new.extend(self._clearing(which, number) for number in state[world.at_clearing : -1])
         new.append(state[-1])
         return tuple(new)

@@ -20,8 +20,8 @@ from quire.metadata.store import Put, VersionConflictError
 from quire.wire.log_records import encode_head, parse_head
 from quire_testing.explorer.log_parts import Handle, LogConfiguration, LogState
 from quire_testing.explorer.log_world import LogWorld
-from quire_testing.explorer.parts import CAS_LOST, Label
 from quire_testing.explorer.switches import Switches
+from quire_testing.explorer.tables import CAS_LOST, Label
 from quire_testing.replay.log_handles import (
     BACK_OFF_MS,
     KEY,

@@ -20,9 +20,9 @@ from quire_testing.explorer.invariants import LOG_INVARIANTS, Violation
 from quire_testing.explorer.log_parts import Handle, LogConfiguration, LogState
 from quire_testing.explorer.log_watch import LogWatch
 from quire_testing.explorer.log_world import LogWorld
-from quire_testing.explorer.parts import Label
 from quire_testing.explorer.snapshot import state_of
 from quire_testing.explorer.switches import Switches
+from quire_testing.explorer.tables import Label
 from quire_testing.replay.log_handles import KeptLog, LogHandle, lines_of
 from quire_testing.replay.log_play import LogPlay
 from quire_testing.replay.log_truncations import LogTruncation

@@ -37,9 +37,10 @@ from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.clients import ClientState, Outcome, bookie_name
 from quire_testing.explorer.limbo_steps import CLEARER
 from quire_testing.explorer.messages import entries_text
-from quire_testing.explorer.parts import Ask, Label, State, Store
+from quire_testing.explorer.parts import Store
 from quire_testing.explorer.repairers import LIMITS, RepairDriver, bits_of
 from quire_testing.explorer.switches import Switches
+from quire_testing.explorer.tables import Ask, Label, State
 from quire_testing.explorer.world import LedgerWorld
 from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.bookies import CLUSTER, Bookie
@@ -495,7 +496,7 @@ class Play:
 
     def _answered(self, program: Program, state: State) -> int:
         """How many of a client's compare-and-swaps have landed without a response."""
-        questions = self.script.asks.parts[state[self.script.at_ask + program.number]]
+        questions = self.script.asks.parts[state[self.script.at.ask + program.number]]
         return sum(1 for ask in questions if ask.kind == "swap" and ask.answer)
 
     # --- judging -------------------------------------------------------------------------------------------------------
@@ -507,7 +508,7 @@ class Play:
             *[world.bookies.number(bookie.view()) for bookie in self.bookies],
             world.stores.number(self.store),
             *[world.clients.number(program.client) for program in self.programs],
-            *like[world.at_link :],
+            *like[world.at.link :],
         )
 
 

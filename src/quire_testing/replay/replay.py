@@ -13,10 +13,10 @@ from quire.core.recovery.machine import RecoveryMachine
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import ClientState
 from quire_testing.explorer.invariants import NAMES, InvariantWatch, Violation
-from quire_testing.explorer.parts import Label, State
 from quire_testing.explorer.recoverers import settle
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.explorer.switches import Switches
+from quire_testing.explorer.tables import Label, State
 from quire_testing.explorer.world import LedgerWorld
 from quire_testing.replay.clients import Program, Writer
 from quire_testing.replay.frames import plain
@@ -95,7 +95,7 @@ class Comparison:
             if _seen(model) != _seen(real):
                 msg = f"{label.actor}: {label.command}: {bookie.name} is {_seen(real)}, the explorer's {_seen(model)}"
                 raise DriverDiffersError(msg)
-        store = script.stores.parts[after[script.at_store]]
+        store = script.stores.parts[after[script.at.store]]
         if (store.record, store.version) != (play.store.record, play.store.version):
             msg = f"{label.actor}: {label.command}: the record is {play.store}, the explorer's {store}"
             raise DriverDiffersError(msg)
@@ -105,7 +105,7 @@ class Comparison:
             msg = f"{label.actor}: {label.command}: callers know of {writer.known()}, not of {writer.client.confirmed}"
             raise DriverDiffersError(msg)
         for number, program in enumerate(play.programs):
-            client = script.clients.parts[after[script.at_client + number]]
+            client = script.clients.parts[after[script.at.client + number]]
             if not program.ahead and _key(program.client) != _key(client):
                 msg = (
                     f"{label.actor}: {label.command}: {program.name} is {_key(program.client)}, "

@@ -33,13 +33,13 @@ from quire.metadata.store import Create, VersionConflictError
 from quire.wire.stream_metadata import encode_stream
 from quire_testing.explorer.bookies import LEDGER
 from quire_testing.explorer.invariants import Violation
-from quire_testing.explorer.parts import Label
 from quire_testing.explorer.repairers import LIMITS
 from quire_testing.explorer.stream_bookies import StreamBookie
 from quire_testing.explorer.stream_parts import StreamStoreState
 from quire_testing.explorer.stream_watch import STREAM_INVARIANTS, StreamWatch
-from quire_testing.explorer.stream_world import State, StreamWorld
+from quire_testing.explorer.stream_world import StreamWorld
 from quire_testing.explorer.switches import Switches
+from quire_testing.explorer.tables import Label, State
 from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.bookies import CLUSTER, Bookie
 from quire_testing.replay.clients import SILENT_MS, Program
@@ -88,8 +88,8 @@ class StreamPlay:
         for bookie in self.bookies:
             bookie.only_fences = c.fencing
         named = list(enumerate(script.names))
-        self.leaders = [self._client(StreamLeader, *each) for each in named[: script.leaders]]
-        self.repairers = [self._client(StreamRepairer, *each) for each in named[script.leaders :]]
+        self.leaders = [self._client(StreamLeader, *each) for each in named[: script.first_repairer]]
+        self.repairers = [self._client(StreamRepairer, *each) for each in named[script.first_repairer :]]
         self.programs: list[StreamLeader | StreamRepairer] = [*self.leaders, *self.repairers]
         for repairer in self.repairers:
             repairer.passing, repairer.bookies_of = self.passing, lambda: self.bookies

@@ -28,9 +28,9 @@ from quire.core.ledger.writer_state import Status
 from quire_testing.explorer.clients import ClientState, LedgerWriterDriver, bookie_name, bookie_number
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Reply, Request
-from quire_testing.explorer.parts import Label, Move, State
 from quire_testing.explorer.recoverers import RecoveryDriver
 from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.tables import Label, Move, State
 from quire_testing.explorer.world import LedgerWorld
 
 
@@ -94,7 +94,7 @@ class ProgramWorld(LedgerWorld):
         moves = super().successors(state)
         failing = [
             self._receiving(index)
-            for index in range(self.at_link, self.at_ask)
+            for index in range(self.at.link, self.at.ask)
             if any(answer is Answer.UNREACHABLE for _, answer, _ in self.links.parts[state[index]].replies)
         ]
         if lost := [move for move in moves if self._follows_to_lost(state, move[0])]:
@@ -111,7 +111,7 @@ class ProgramWorld(LedgerWorld):
         label, after = move
         if label.kind != "hears read":
             return True
-        index = self.at_client + self.names.index(label.actor)
+        index = self.at.client + self.names.index(label.actor)
         before, machine = (self.clients.parts[each[index]].machine for each in (state, after))
         new = range(before.lap + 1, min(machine.lap + 1, self.configuration.entries))
         came = re.search(r"has \[([\d, ]*)\]", label.command)
@@ -128,7 +128,7 @@ class ProgramWorld(LedgerWorld):
         return self.bookies.parts[state[bookie]].lost and bool(refused)
 
     def _receiving(self, index: int) -> tuple[str, str]:
-        client, bookie = divmod(index - self.at_link, self.n)
+        client, bookie = divmod(index - self.at.link, self.n)
         return self.names[client], f"b{bookie}"
 
     def _possible(self, state: State, label: Label) -> bool:
@@ -163,7 +163,7 @@ class ProgramWorld(LedgerWorld):
         return True
 
     def _replies(self, state: State, client: int, bookie: int) -> tuple[Reply, ...]:
-        return self.links.parts[state[self.at_link + client * self.n + bookie]].replies
+        return self.links.parts[state[self.at.link + client * self.n + bookie]].replies
 
     def _journal(self, state: State, bookie: int) -> tuple[tuple[Any, ...], ...]:
         return self.bookies.parts[state[bookie]].journal

@@ -13,9 +13,9 @@ from typing import Any, Final
 from quire.core.errors import MisuseError
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.mutants import OF_MACHINES
-from quire_testing.explorer.parts import Label
 from quire_testing.explorer.story import state_rows, transcript
 from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.tables import Label
 from quire_testing.sim.campaign import Failure, Tally
 from quire_testing.sim.walk_mixes import WALK_MIXES
 from quire_testing.sim.walks import Walk, Walks, walks_of

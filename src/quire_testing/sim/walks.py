@@ -21,9 +21,9 @@ from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.invariants import NAMES, InvariantWatch, Violation
 from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import AnyConfiguration
-from quire_testing.explorer.parts import Move, State
 from quire_testing.explorer.sources import FAULTS, Source, SourcesWorld
 from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.tables import Move, State
 from quire_testing.sim.walk_mixes import WALK_MIXES
 
 STEPS_MAX = 400
