@@ -13,7 +13,8 @@ import pytest
 from check.test_exercised import Seen
 from quire.core.ledger import effects
 from quire.core.ledger.terms import NO_TERM, confirmed_in, reach_of
-from quire.core.recovery.take_over import TAKE_OVER_TABLE, TakeOverMachine, TakeOverStatus
+from quire.core.recovery.machine import RecoveryStatus
+from quire.core.recovery.take_over import TAKE_OVER_TABLE, TakeOverMachine
 from quire_testing.explorer.check import check, replay_mutant
 from quire_testing.explorer.explorer import explore
 from quire_testing.explorer.stream_mutants import FENCING_MUTANTS, STREAM_MUTANTS
@@ -38,13 +39,14 @@ WORLDS = (
     StreamConfiguration(1, 1, 1, 1, explicit_lac=True, fencing=True),
 )
 NOT_MOVED = {
-    ("take_over", "new", "ended"),  # no client closes the stream
-    *(("length_unavailable", "recovering", status) for status in ("recovering", "ended")),  # somebody has it
-    *(("waited", "recovering", status) for status in ("recovering", "ended")),
+    ("recover", "new", "ended"),  # no client closes the stream
+    *(("length_unavailable", "measuring", status) for status in ("measuring", "ended")),  # somebody has it
+    *(("waited", "reading", status) for status in ("reading", "measuring", "ended")),
+    *(("fence_answered", "reading", status) for status in ("reading", "measuring", "closing", "ended")),
+    *((name, "reading", "measuring") for name in ("adds_answered", "replacements_found")),
     *(
-        (name, "recovering", "opening") for name in ("fence_answered", "adds_answered", "replacements_found")
+        (name, "reading", "closing") for name in ("adds_answered", "replacements_found")
     ),  # one entry at a time is recovered
-    ("fence_answered", "recovering", "truncating"),
 }
 """Moves that these worlds do not come to; a recovery's dialogues do (tests/golden/recovery, tests/unit/core)."""
 KINDS = {
@@ -87,7 +89,7 @@ def test_a_take_over_moves_as_its_table_says(seen):
     ignored = {move for move in found - listed if move[1] == move[2]}
     assert found - listed == ignored
     assert listed - found == NOT_MOVED
-    assert {status for status in TakeOverStatus if status in seen.statuses} == set(TakeOverStatus)
+    assert {status for status in RecoveryStatus if status in seen.statuses} == set(RecoveryStatus)
 
 
 def test_what_a_take_over_says_is_said(seen):

@@ -55,7 +55,7 @@ STREAM = new_stream(
 def announced(record: LedgerMetadata = STREAM, owner: int = 7) -> tuple[TakeOverMachine, list[SendLacRead]]:
     """A take-over of a record whose announcement is stored, and whom it asks for the LAC."""
     machine = TakeOverMachine(record, 0, owner, window_entries=1)
-    machine.take_over()
+    machine.recover()
     [write] = machine.out
     assert isinstance(write, WriteMetadata)
     machine.out = []
@@ -103,7 +103,7 @@ def test_the_record_has_the_new_term_before_a_bookie_is_asked() -> None:
     is stored.
     """
     machine = TakeOverMachine(STREAM, 0, 7)
-    machine.take_over()
+    machine.recover()
     [write] = machine.out
     assert isinstance(write, WriteMetadata)
     assert (write.record.term, write.version) == (2, 0)

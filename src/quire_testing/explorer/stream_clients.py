@@ -22,7 +22,7 @@ from quire.core.ledger.terms import NO_TERM
 from quire.core.ledger.writer import WriterMachine
 from quire.core.recovery.log_end_search import EndStatus
 from quire.core.recovery.machine import RecoveryStatus
-from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
+from quire.core.recovery.take_over import TakeOverMachine
 from quire_testing.explorer.clients import (
     NOW_MS,
     WRITER_DONE,
@@ -112,7 +112,7 @@ class StreamDriver(LedgerWriterDriver):
             record, version, owner, self._switches.rules, self.configuration.window
         )
         fresh = replace(client, machine=machine, begun=client.begun + 1, result="")
-        return self.step(fresh, lambda m: m.take_over())
+        return self.step(fresh, lambda m: m.recover())
 
     # --- what machines say -------------------------------------------------------------------------------------------
 
@@ -120,9 +120,7 @@ class StreamDriver(LedgerWriterDriver):
         """The ensemble that is sent to."""
         if isinstance(machine, WriterMachine):
             return machine.ensemble
-        if machine.recovery is None:
-            return machine.record.last_fragment.ensemble  # type: ignore[no-any-return]
-        return machine.recovery.back.change.ensemble  # type: ignore[no-any-return]
+        return machine.back.change.ensemble  # type: ignore[no-any-return]
 
     def choose(self, machine: Any, chosen: dict[Slot, BookieId]) -> None:
         """The driver's choice, made in the same turn."""
@@ -225,10 +223,10 @@ class StreamDriver(LedgerWriterDriver):
             return Outcome(self._wrote(client, running, fault), sends, asks, said)
         if running.taken is not None:
             return Outcome(self.writing(replace(client, fault=fault), running.taken), sends, asks, said)
-        if machine.status is TakeOverStatus.ENDED:
+        if machine.status is RecoveryStatus.ENDED:
             return Outcome(self._client(client, None, fault, running.result), sends, asks, said)
-        if machine.recovery is not None and fault is None:
-            settle(machine.recovery)
+        if fault is None:
+            settle(machine)
         return Outcome(self._client(client, machine, fault), sends, asks, said)
 
     def writing(self, client: StreamClient, taken: e.TakenOver) -> StreamClient:
@@ -310,10 +308,7 @@ class StreamDriver(LedgerWriterDriver):
 
     def waited(self, client: ClientState) -> list[Outcome]:
         """The pause of a take-over is over that waits for bookies; nothing where none waits."""
-        machine = client.machine
-        if machine.status is not TakeOverStatus.TRUNCATING or not machine.recovery.back.change.absent:
-            return []
-        return self.step(client, lambda m: m.waited_for_bookies())
+        return self.step(client, lambda m: m.waited_for_bookies()) if client.machine.awaited else []
 
     def heeds(self, client: ClientState, reply: Reply) -> bool:
         """Whether a response can still change anything."""
@@ -329,13 +324,12 @@ class StreamDriver(LedgerWriterDriver):
     @staticmethod
     def _contradicts(client: ClientState, lac: int | None) -> bool:
         """A LAC of a late response to the fence may contradict the end."""
-        recovery = client.machine.recovery
+        machine = client.machine
         return (
             lac is not None
-            and recovery is not None
-            and recovery.status is RecoveryStatus.READING
-            and lac > recovery.lap
-            and recovery.end.status is not EndStatus.FOUND
+            and machine.status is RecoveryStatus.READING
+            and lac > machine.lap
+            and machine.end.status is not EndStatus.FOUND
         )
 
     def waits_for(self, client: ClientState, request: Request) -> bool:
@@ -347,16 +341,15 @@ class StreamDriver(LedgerWriterDriver):
             assert isinstance(client, StreamClient)
             joins = request[0] == "truncate" and (request[1], bookie_name(request[2])) in client.joining
             return bool((request[0] == "add" or joins) and request[-1] == machine.closing.term)
-        recovery = machine.recovery
-        if request[-1] != machine.term or recovery is None or request[0] == "add":
+        if request[-1] != machine.term or request[0] == "add":
             return False
         if request[0] == "truncate":
-            return machine.status is TakeOverStatus.TRUNCATING
+            return bool(machine.truncates)
         if request[0] == "fence":
-            return recovery.status is RecoveryStatus.FENCING
+            return machine.status is RecoveryStatus.FENCING
         if request[0] == "read":
-            return recovery.status is RecoveryStatus.READING and recovery.end.status is not EndStatus.FOUND
-        return recovery.status is RecoveryStatus.READING
+            return machine.status is RecoveryStatus.READING and machine.end.status is not EndStatus.FOUND
+        return machine.status is RecoveryStatus.READING
 
     def cas_answered(
         self, client: ClientState, answer: str, record: LedgerMetadata, version: int
@@ -371,5 +364,5 @@ class StreamDriver(LedgerWriterDriver):
     def length_answered(self, client: ClientState, *, found: bool) -> list[Outcome]:
         """The last entry was read for its length, or no bookie could serve it."""
         if found:
-            return self.step(client, lambda m: m.length_found(m.recovery.lap + 1))
+            return self.step(client, lambda m: m.length_found(m.lap + 1))
         return self.step(client, lambda m: m.length_unavailable(()))

@@ -290,8 +290,8 @@ FENCING_MUTANTS: Final[tuple[Mutant[StreamConfiguration], ...]] = (
         "terms only fence, and a take-over ends without a no-op",
         StreamConfiguration(3, 3, 3, 2, fencing=True),
         "U2",
-        Patch(TakeOverMachine._recovered, "truncation is None", "True"),
-        Patch(TakeOverMachine._taken, "self.truncation is None", "True"),
+        Patch(TakeOverMachine._close, "self.record.only_fences", "False"),
+        Patch(TakeOverMachine._result, "self.record.only_fences", "False"),
     ),
     with_rules(
         "X25",

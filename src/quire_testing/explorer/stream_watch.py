@@ -12,7 +12,8 @@ from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.terms import origin_of, resolve
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import Status
-from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
+from quire.core.recovery.machine import RecoveryStatus
+from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.transcript import record_text
 from quire_testing.explorer.clients import bookie_name
 from quire_testing.explorer.invariants import INVARIANTS, Violation
@@ -170,10 +171,8 @@ def _terms_of(client: StreamClient) -> list[int]:
     """The terms that a client writes or wrote in, and the one in which it recovers."""
     terms = [written.term for written in client.written]
     machine = client.machine
-    recovers = isinstance(machine, TakeOverMachine) and machine.status in (
-        TakeOverStatus.RECOVERING,
-        TakeOverStatus.OPENING,
-    )
+    idle = (RecoveryStatus.NEW, RecoveryStatus.ANNOUNCING, RecoveryStatus.ENDED)
+    recovers = isinstance(machine, TakeOverMachine) and machine.status not in idle
     return [*terms, machine.term] if recovers else terms
 
 

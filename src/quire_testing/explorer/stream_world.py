@@ -169,7 +169,7 @@ class StreamWorld(ActorWorld):
         if isinstance(who.machine, WriterMachine):
             moves += self._after_each(state, client, self._moves_of_writer(state, client))
             return
-        if who.machine.recovery is not None and who.machine.recovery.status is RecoveryStatus.MEASURING:
+        if who.machine.status is RecoveryStatus.MEASURING:
             self._measures(state, client, moves)
         found = self._client_moves(client, self.driver.waited(who), "waited for bookies")
         moves += self._after_each(state, client, found)
@@ -206,7 +206,7 @@ class StreamWorld(ActorWorld):
         """The last entry is read for its length."""
         who = self.clients.parts[state[self.at.client + client]]
         machine = who.machine
-        entry, record = machine.recovery.lap, machine.record
+        entry, record = machine.lap, machine.record
         held = any(
             value_at(self.bookies.parts[state[bookie_number(name)]], entry, record) is not None
             for name in record.ensemble_of(entry)

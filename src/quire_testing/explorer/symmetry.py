@@ -75,7 +75,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
     RecoveryMachine: {
         "parts": "back end",
         "records": "record",
-        "same": "_at_write_quorum _gives_up _ignored_lacs _rules _version _window_bytes _window_entries out status",
+        "same": "_gives_up _ignored_lacs _rules _version _window_bytes _window_entries out status",
     },
     LogEndSearch: {
         "parts": "fence votes",

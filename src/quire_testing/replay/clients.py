@@ -16,7 +16,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
-from quire.client.recovering.recovery import LedgerRecovery
+from quire.client.recovering.recovery import RecoveryPerformer
 from quire.client.sending.bundles import SlotConnection
 from quire.client.writing.writer import LedgerWriter
 from quire.core.answers import Answer
@@ -382,23 +382,16 @@ class Recoverer(Program):
         record, version = read.result()
 
         def start() -> asyncio.Task[Any]:
-            self.recovery = LedgerRecovery(
-                record,
-                version,
-                LedgerAccess.of(record),
-                ClientContext.of(
-                    self.bookies,
-                    self.records,
-                    StepClock(),
-                    FirstOfAll(),
-                    BY_STEPS,
-                    self.recorder.machines,
-                ),
+            machines = self.recorder.machines
+            context = ClientContext.of(
+                self.bookies, self.records, StepClock(), FirstOfAll(), BY_STEPS, machines
             )
+            access = LedgerAccess.of(record)
+            recovery = RecoveryPerformer[Any](machines.recovery(record, version), access, context)
             self._seen = 0
             machine: RecoveryMachine = self.recorder.logs[-1].made()
             self.client = ClientState((), machine, verdict=self.client.verdict, fault=self.client.fault)
-            return self.loop.create_task(self.recovery.run())
+            return self.loop.create_task(recovery.run())
 
         self.act(start).add_done_callback(read_error)
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from quire.core.ids import BookieId
-from quire.core.ledger.effects import RecoveryEffect, SendRecoveryAdds, WriteMetadata
+from quire.core.ledger.effects import SendRecoveryAdds, TakeOverEffect, WriteMetadata
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import WriterLimits
@@ -122,7 +122,7 @@ class WatchedRecovery(RecoveryMachine):
         for effect in self.out:
             self._see(effect)
 
-    def _see(self, effect: RecoveryEffect) -> None:
+    def _see(self, effect: TakeOverEffect) -> None:
         if isinstance(effect, SendRecoveryAdds):
             for entry_id in ids_in(effect.first, effect.last, effect.period, effect.stripes):
                 self._sent[entry_id] = self._sent.get(entry_id, 0) | 1 << effect.slot

@@ -149,7 +149,7 @@ async def test_a_ledger_that_became_known_otherwise_is_asked_about_too(at: World
     _, version = await records.read(1)
     version = await records.write(record.in_recovery(), version)
     assert (await at.client.read_lac(at.bookie, who, fence=True)).answer is Answer.OK
-    closed = record.in_recovery().closed(0, 7, {0: [BookieId("other")]})
+    closed = record.in_recovery().with_ensemble(0, [BookieId("other")]).closed(0, 7)
     await records.write(closed, version)
     await lose(at)
     await has_looked(at)

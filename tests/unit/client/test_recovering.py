@@ -7,6 +7,7 @@ import contextlib
 import gc
 import warnings
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from quire.client.bookies.bookies import BookieClient
 from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.client.connecting import Connecting
-from quire.client.recovering.recovery import LedgerRecovery
+from quire.client.recovering.recovery import RecoveryPerformer
 from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.answers import Answer
 from quire.core.bookie.ledger import LedgerFacts
@@ -345,11 +346,11 @@ async def test_connecting_takes_the_environments_cluster(monkeypatch) -> None:
         await Connecting("sqlite:/nowhere/at/all.db", Client)
 
 
-def _spawn_of_a_recovery(begun: list[bool]) -> LedgerRecovery:
+def _spawn_of_a_recovery(begun: list[bool]) -> RecoveryPerformer[Any]:
     async def work():
         begun.append(True)
 
-    recovery = object.__new__(LedgerRecovery)
+    recovery = object.__new__(RecoveryPerformer)
     recovery._tasks = {}
     recovery._spawn(work())
     return recovery

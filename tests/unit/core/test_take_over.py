@@ -30,8 +30,8 @@ from quire.core.ledger.reader import LacMachine
 from quire.core.ledger.terms import TermRange
 from quire.core.ledger.writer import WriterMachine
 from quire.core.ledger.writer_state import Status
-from quire.core.recovery.machine import RecoveryMachine
-from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
+from quire.core.recovery.machine import RecoveryMachine, RecoveryStatus
+from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.transcript import effect_line
 
 LEDGER = new_ledger(
@@ -50,7 +50,7 @@ def said(machine):
 def begun(record=STREAM, version=3, window=1):
     """A take-over that has announced itself and asked for the fence."""
     machine = TakeOverMachine(record, version, OWNER, window_entries=window)
-    machine.take_over()
+    machine.recover()
     [announced] = said(machine)
     machine.metadata_written(announced.record, version + 1)
     return machine
@@ -85,12 +85,12 @@ def opening(machine):
 
 def test_it_announces_a_term_recovers_and_opens_after_the_last_entry():
     machine = TakeOverMachine(STREAM, 3, OWNER, window_entries=1)
-    machine.take_over()
+    machine.recover()
     [write] = said(machine)
     assert write == WriteMetadata(STREAM.taken_over(2, OWNER), 3)
     machine.metadata_written(write.record, 4)
     assert [type(effect) for effect in said(machine)] == [SendLacRead] * 3
-    assert machine.status is TakeOverStatus.RECOVERING
+    assert machine.status is RecoveryStatus.FENCING
     machine.fence_answered(0, Answer.OK, NO_ENTRY)
     machine.fence_answered(2, Answer.OK, NO_ENTRY)
     reads = said(machine)
@@ -105,7 +105,7 @@ def test_it_announces_a_term_recovers_and_opens_after_the_last_entry():
     machine.adds_answered(0, "b0", 0, 0, Answer.OK)
     machine.adds_answered(1, "b1", 0, 0, Answer.OK)
     [write] = denied(machine, 1)
-    assert machine.status is TakeOverStatus.OPENING
+    assert machine.status is RecoveryStatus.CLOSING
     opened = write.record
     assert (opened.state, opened.term, opened.ranges) == (LedgerState.OPEN, 2, ((1, 0), (2, 1)))
     assert opened.fragments == STREAM.fragments
@@ -113,7 +113,7 @@ def test_it_announces_a_term_recovers_and_opens_after_the_last_entry():
     [taken] = said(machine)
     assert taken == TakenOver(opened, 5, 0, 10, ())
     assert effect_line(taken, ()) == "=> taken over at 0 length 10: OPEN term 2, ranges 1>0 2>1; 0:[b0 b1 b2]"
-    assert machine.status is TakeOverStatus.ENDED
+    assert machine.status is RecoveryStatus.ENDED
 
 
 def test_the_writer_of_a_term_begins_after_the_last_entry_and_a_loss_of_its_quorum_leaves_the_stream_open():
@@ -153,7 +153,7 @@ def test_a_window_of_reads_ends_where_a_terms_range_ends():
 
 def test_the_owner_settles_an_announcement_of_unknown_outcome():
     machine = TakeOverMachine(STREAM, 3, OWNER)
-    machine.take_over()
+    machine.recover()
     said(machine)
     machine.metadata_conflicted()
     assert said(machine) == [RereadMetadata()]
@@ -172,9 +172,9 @@ def test_a_record_of_another_owner_ends_it(record):
     for machine in (TakeOverMachine(STREAM, 3, OWNER), None):
         if machine is None:
             machine = opening(fenced())
-            assert machine.status is TakeOverStatus.OPENING
+            assert machine.status is RecoveryStatus.CLOSING
         else:
-            machine.take_over()
+            machine.recover()
         said(machine)
         machine.metadata_conflicted()
         said(machine)
@@ -249,7 +249,7 @@ def test_fragments_of_a_failed_bookie_are_published_with_the_opening():
 
 def test_what_nothing_was_recovered_of_is_measured():
     machine = opening(fenced(lac=-1))
-    assert machine.status is TakeOverStatus.OPENING
+    assert machine.status is RecoveryStatus.CLOSING
     machine = fenced(lac=4)
     said(machine)
     machine.read_answered(0, Answer.NO_ENTRY, {}, 5, [])
@@ -263,22 +263,22 @@ def test_what_nothing_was_recovered_of_is_measured():
 def test_a_closed_stream_a_deleted_one_a_ledger_and_a_mode_that_is_not_built():
     closed = STREAM.closed(3, 30)
     machine = TakeOverMachine(closed, 3, OWNER)
-    machine.take_over()
+    machine.recover()
     assert said(machine) == [RecoveryClosed(closed, 3, accepted=True)]
     machine = TakeOverMachine(STREAM, 3, OWNER)
-    machine.take_over()
+    machine.recover()
     machine.metadata_conflicted()
     said(machine)
     machine.metadata_read(None, 0)
     assert said(machine) == [RecoveryFailed(Answer.NO_LEDGER, ())]
     machine = TakeOverMachine(STREAM, 3, OWNER)
-    machine.take_over()
+    machine.recover()
     machine.metadata_conflicted()
     said(machine)
     machine.metadata_read(closed, 9)
     assert said(machine) == [RecoveryClosed(closed, 9, accepted=True)]
     with pytest.raises(MisuseError, match="no stream"):
-        TakeOverMachine(LEDGER, 3, OWNER).take_over()
+        TakeOverMachine(LEDGER, 3, OWNER).recover()
     with pytest.raises(MisuseError, match="taken over, not recovered"):
         RecoveryMachine(STREAM, 3).recover()
 

@@ -25,8 +25,9 @@ from quire.core.ledger.effects import (
 )
 from quire.core.ledger.metadata import DigestType, LedgerMetadata, LedgerState, new_ledger, new_stream
 from quire.core.ledger.writer import WriterMachine
+from quire.core.recovery.machine import RecoveryStatus
 from quire.core.recovery.rules import RULES, RecoveryRules
-from quire.core.recovery.take_over import TakeOverMachine, TakeOverStatus
+from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.transcript import effect_line
 from quire_testing.explorer.stream_parts import in_mode
 
@@ -57,7 +58,7 @@ def fenced(
 ) -> TakeOverMachine:
     """A take-over in term 2 whose three bookies know of no LAC: it asks for entry 0, or so many from there."""
     machine = TakeOverMachine(record or stream(), 3, OWNER, rules, window)
-    machine.take_over()
+    machine.recover()
     [announced] = said(machine)
     machine.metadata_written(announced.record, 4)
     for slot in range(3):
@@ -94,7 +95,7 @@ def test_a_no_op_that_truncates_goes_to_every_bookie_before_the_record_is_opened
     assert [effect_line(send, ()) for send in sends] == [
         f"-> b{slot} no-op 0, truncate 0 lac=-1" for slot in range(3)
     ]
-    assert machine.status is TakeOverStatus.TRUNCATING
+    assert machine.truncates
     for slot in (0, 1):
         machine.truncation_answered(slot, f"b{slot}", Answer.OK)
         assert said(machine) == []
@@ -163,10 +164,9 @@ def test_what_was_said_of_later_entries_is_asked_again_where_a_newer_origin_term
     reads = [effect for effect in said(machine) if isinstance(effect, SendRecoveryRead)]
     assert [(read.bookie, read.first, read.last) for read in reads] == [("b0", 1, 4), ("b1", 1, 4)]
     machine.read_answered(0, Answer.OK, {1: 20}, 4, [], {1: 1})
-    assert machine.recovery is not None
-    assert machine.recovery.lap == 0, "an older entry behind the no-op is a denial"
+    assert machine.lap == 0, "an older entry behind the no-op is a denial"
     machine.read_answered(2, Answer.OK, {1: 20}, 3, [], {1: 1})
-    assert machine.recovery.lap == 0, "and so is one that was asked for before"
+    assert machine.lap == 0, "and so is one that was asked for before"
 
 
 def opened_in_term_two(write_quorum: int = 3) -> LedgerMetadata:
@@ -183,8 +183,7 @@ def test_what_a_bookie_has_outside_its_write_sets_is_left_over() -> None:
     machine.read_answered(1, Answer.OK, {0: 20}, 3, [], {0: 1})
     adds = [effect for effect in said(machine) if isinstance(effect, SendRecoveryAdds)]
     assert [(add.bookie, add.first, add.last) for add in adds] == [("b0", 0, 0), ("b1", 0, 0)]
-    assert machine.recovery is not None
-    assert machine.recovery.end.length == 20
+    assert machine.end.length == 20
 
 
 def test_an_older_entry_of_a_bookie_that_may_have_lost_entries_denies_nothing() -> None:
@@ -195,8 +194,7 @@ def test_an_older_entry_of_a_bookie_that_may_have_lost_entries_denies_nothing() 
     machine.waited()
     assert not [effect for effect in said(machine) if isinstance(effect, SendTruncation)]
     machine.read_answered(2, Answer.OK, {0: 10, 1: 20}, 3, [], {0: 2, 1: 2})
-    assert machine.recovery is not None
-    assert machine.recovery.lap == 1
+    assert machine.lap == 1
     assert machine.origin_of(1) == 2
 
 
@@ -205,8 +203,7 @@ def test_an_entry_of_an_older_term_than_the_record_names_is_not_recovered() -> N
     machine.read_answered(0, Answer.OK, {0: 10, 1: 20}, -1, [], {0: 1, 1: 1})
     assert said(machine) == []
     machine.read_answered(1, Answer.OK, {0: 10, 1: 20}, 3, [], {0: 2, 1: 2})
-    assert machine.recovery is not None
-    assert (machine.recovery.lap, machine.origin_of(0), machine.origin_of(1)) == (1, 2, 2)
+    assert (machine.lap, machine.origin_of(0), machine.origin_of(1)) == (1, 2, 2)
 
 
 def test_votes_of_newer_terms_behind_a_rise_stand() -> None:
@@ -214,13 +211,11 @@ def test_votes_of_newer_terms_behind_a_rise_stand() -> None:
     machine = fenced(record, window=4)
     machine.read_answered(0, Answer.OK, {1: 20, 2: 30}, 3, [], {1: 2, 2: 2})
     machine.read_answered(1, Answer.OK, {0: 10, 1: 20}, 3, [], {0: 2, 1: 1})
-    assert machine.recovery is not None
-    assert machine.recovery.lap == 0, "one vote for entry 1 is of an older term: all are asked again"
+    assert machine.lap == 0, "one vote for entry 1 is of an older term: all are asked again"
     machine = fenced(record, window=4)
     machine.read_answered(0, Answer.OK, {1: 20, 2: 30}, 3, [], {1: 2, 2: 2})
     machine.read_answered(1, Answer.OK, {0: 10}, 3, [], {0: 1})
-    assert machine.recovery is not None
-    assert machine.recovery.lap == 2
+    assert machine.lap == 2
     assert [machine.origin_of(entry) for entry in range(3)] == [1, 2, 2]
 
 
@@ -279,7 +274,7 @@ def test_without_a_spare_it_waits_says_for_whom_and_sends_again() -> None:
     machine.replacements_found({find.slots[0]: "b9"})
     said(machine)
     machine.truncation_answered(1, "b9", Answer.OK)
-    assert machine.status is TakeOverStatus.OPENING
+    assert (machine.status, machine.truncates) == (RecoveryStatus.CLOSING, False)
 
 
 @pytest.mark.parametrize("clears_failures", [False, True])

@@ -1,8 +1,8 @@
 """Performs one recovery: gives a `RecoveryMachine` its bookies and its metadata store, and keeps the payloads.
 
 The machine decides; this driver moves bytes. Every response goes to the machine; none is judged here. A take-over of a stream
-is a recovery between another beginning and another end (`core/recovery/take_over.py`): every request of it names the term of
-its sender, and every entry its origin term.
+is a recovery with another end (`core/recovery/take_over.py`): every request of it names the term of its sender, and every
+entry its origin term.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Ledger Recovery".
 """
@@ -12,11 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
-from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from quire.client.access import LedgerAccess, origin_to_ask
 from quire.client.bookies.bookies import AddRequester
@@ -32,15 +30,15 @@ from quire.core.ledger.effects import (
     FindLength,
     FindReplacements,
     RecoveryClosed,
-    RecoveryFailed,
     RecoveryInconclusive,
+    RecoveryResult,
     RereadMetadata,
     SendLacRead,
     SendRecoveryAdds,
     SendRecoveryRead,
     TakenOver,
     TakeOverEffect,
-    TakeOverSuperseded,
+    TakeOverResult,
     WaitForAnswers,
     WriteMetadata,
 )
@@ -52,7 +50,6 @@ from quire.core.ledger.reader import ReadMachine
 from quire.core.ledger.terms import by_origin, confirmed_in, needs_of
 from quire.core.ledger.writer_state import Hole
 from quire.core.recovery.machine import RecoveryMachine
-from quire.core.recovery.take_over import TakeOverMachine
 from quire.metadata.retries import AT_ONCE
 from quire.metadata.store import VersionConflictError
 from quire.wire.entries import Copies, copies
@@ -63,9 +60,6 @@ from quire.wire.responses import ReadReply
 
 log = logging.getLogger(__name__)
 
-RecoveryResult: TypeAlias = RecoveryClosed | RecoveryInconclusive | RecoveryFailed
-TakeOverResult: TypeAlias = TakenOver | TakeOverSuperseded | RecoveryResult
-M = TypeVar("M", RecoveryMachine, TakeOverMachine)
 R_co = TypeVar("R_co", bound=TakeOverResult, covariant=True)
 
 STRAGGLER_WAIT_MS = 200
@@ -76,13 +70,11 @@ AGAIN_PAUSE_S = 0.2
 """After an inconclusive end: a bookie that restarts is back in a moment, and its connection is not tried at once."""
 
 
-class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
+class RecoveryPerformer(AddRequester, Generic[R_co]):
     """One recovery or take-over, from the record as it was read to a result.
 
     Args:
         machine: decides.
-        begin: its first input.
-        record: the ledger's record.
         access: id, master key, token, digest and term sent with every request; the password was compared before.
         context: what it shares with the client's other handles.
 
@@ -92,19 +84,10 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
         reused: bookies that hold another ledger under this id.
     """
 
-    def __init__(
-        self,
-        machine: M,
-        begin: Callable[[], None],
-        record: LedgerMetadata,
-        access: LedgerAccess,
-        context: ClientContext,
-    ) -> None:
-        self._record = record
+    def __init__(self, machine: RecoveryMachine, access: LedgerAccess, context: ClientContext) -> None:
         self._access, self._bookies = access, context.bookies
         self._context, self._config = context, context.config
-        self._machine: M = machine
-        self._begin = begin
+        self._machine = machine
         self._result: asyncio.Future[R_co] = asyncio.get_running_loop().create_future()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._entries: dict[int, Entry] = {}
@@ -119,12 +102,11 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
         self.reused: dict[BookieId, None] = {}
 
     @property
-    @abstractmethod
-    def _recovery(self) -> RecoveryMachine:
-        """What fences, reads forward and writes back."""
+    def _record(self) -> LedgerMetadata:
+        return self._machine.record
 
-    async def run(self) -> R_co:
-        """Recover.
+    async def run(self, ignored_lacs: Collection[BookieId] = (), *, at_ack_quorum: bool = False) -> R_co:
+        """Recover; the arguments are those of `RecoveryMachine.recover`.
 
         Returns:
             `RecoveryClosed` with the record; of a take-over `TakenOver` with it, or `TakeOverSuperseded`;
@@ -136,7 +118,7 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
             MisuseError: the record cannot be written.
         """
         try:
-            self._begin()
+            self._machine.recover(ignored_lacs, at_ack_quorum=at_ack_quorum)
             self._perform()
             result = await self._result
             if self._unacknowledged and isinstance(result, RecoveryClosed | TakenOver):
@@ -160,7 +142,7 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
             out, machine.out = machine.out, []
             for effect in out:
                 self._perform_one(effect)
-        if self._entries and (lac := self._recovery.back.lac) > self._dropped_through:
+        if self._entries and (lac := self._machine.back.lac) > self._dropped_through:
             # What is confirmed will not be sent again.
             self._dropped_through = lac
             self._entries = {k: entry for k, entry in self._entries.items() if k > lac}
@@ -212,7 +194,7 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
     def _left_behind(self, record: LedgerMetadata, last_entry: int) -> tuple[Hole, ...]:
         """What bookies of the record should have been sent up to its last entry and have not acknowledged."""
         runs = [tag for tag in self._unacknowledged if isinstance(tag, tuple)]
-        runs += self._recovery.back.change.holes_through(last_entry)
+        runs += self._machine.back.change.holes_through(last_entry)
         return joined(
             Hole(slot, bookie, first, min(last, last_entry))
             for slot, bookie, first, last in runs
@@ -229,7 +211,7 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
             term=self._access.term,
             timeout_ms=self._config.recovery_timeout_ms,
         )
-        lac, record = self._access.trusted_lac(reply), self._machine.record
+        lac, record = self._access.trusted_lac(reply), self._record
         if record.terms is not None:  # it says nothing about the entries of later terms
             lac = confirmed_in(reply.lac_term, lac, record.ranges)
         self._note(effect.bookie, reply.answer)
@@ -265,18 +247,18 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
             self.reused[bookie] = None
 
     def _take(self, effect: SendRecoveryRead, reply: ReadReply, origin_term: int) -> None:
-        recovery = self._recovery
+        machine = self._machine
         found, bad, _ = open_runs(reply.runs, self._access, effect.first, effect.last, origin_term)
         lengths: dict[int, int] = {}
         for entry in found:
             lengths[entry.entry_id] = entry.length
-            if entry.entry_id > recovery.back.lac:
+            if entry.entry_id > machine.back.lac:
                 self._entries.setdefault(entry.entry_id, entry)
-        self.recovered -= recovery.end.lap
-        self._machine.read_answered(
+        self.recovered -= machine.end.lap
+        machine.read_answered(
             effect.slot, reply.answer, lengths, reply.conclusive_through, reply.unknown + bad
         )
-        self.recovered += recovery.end.lap
+        self.recovered += machine.end.lap
 
     # --- phase 2: writing back -------------------------------------------------------------------------------------
 
@@ -320,7 +302,10 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
 
     def _by_origin(self, first: int, last: int) -> Iterable[tuple[int, int, int]]:
         """The ids first..last in parts of one origin term each."""
-        return by_origin(first, last, self._record.ranges) if self._access.term else [(first, last, 0)]
+        if not self._access.term:
+            return [(first, last, 0)]
+        record = self._record
+        return by_origin(first, last, self._machine.end.origins if record.only_fences else record.ranges)
 
     def add_answered(self, tag: object, answer: Answer) -> None:
         """A bookie's response to a run that was written back."""
@@ -390,7 +375,6 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
                 await asyncio.sleep(_RETRY_PAUSE_MS * self._lost_cas / 1000)
             return self._machine.metadata_conflicted
         self._lost_cas = 0
-        self._record = effect.record
         return lambda: self._machine.metadata_written(effect.record, version)
 
     async def _reread_metadata(self) -> Callable[[], None]:
@@ -405,39 +389,7 @@ class RecoveryPerformer(AddRequester, ABC, Generic[M, R_co]):
                 raise
             await asyncio.sleep(_RETRY_PAUSE_MS / 1000)
             return self._machine.metadata_conflicted
-        self._record = record or self._record
         return lambda: self._machine.metadata_read(record, version)
-
-
-class LedgerRecovery(RecoveryPerformer[RecoveryMachine, RecoveryResult]):
-    """One recovery of a ledger.
-
-    Args:
-        record: the ledger's record.
-        version: its version in the store.
-        access: how its bookies are asked.
-        context: what it shares with the client's other handles.
-        ignored_lacs: bookies whose LAC is ignored.
-        at_ack_quorum: a guarantee of the write quorum is waived.
-    """
-
-    def __init__(
-        self,
-        record: LedgerMetadata,
-        version: int,
-        access: LedgerAccess,
-        context: ClientContext,
-        ignored_lacs: Collection[BookieId] = (),
-        *,
-        at_ack_quorum: bool = False,
-    ) -> None:
-        machine = context.machines.recovery(record, version)
-        begin = partial(machine.recover, ignored_lacs, at_ack_quorum=at_ack_quorum)
-        super().__init__(machine, begin, record, access, context)
-
-    @property
-    def _recovery(self) -> RecoveryMachine:
-        return self._machine
 
 
 async def recover_ledger(
@@ -448,7 +400,7 @@ async def recover_ledger(
     ignored_lacs: Collection[BookieId] = (),
     *,
     at_ack_quorum: bool = False,
-) -> tuple[RecoveryClosed, LedgerRecovery]:
+) -> tuple[RecoveryClosed, RecoveryPerformer[RecoveryResult]]:
     """Recover a ledger, again and again while too few bookies respond, up to `recovery_patience_ms`.
 
     Args:
@@ -467,8 +419,9 @@ async def recover_ledger(
     """
     deadline_ms = context.clock.now_ms() + context.config.recovery_patience_ms
     while True:
-        recovery = LedgerRecovery(record, version, access, context, ignored_lacs, at_ack_quorum=at_ack_quorum)
-        result = await recovery.run()
+        machine = context.machines.recovery(record, version)
+        recovery: RecoveryPerformer[RecoveryResult] = RecoveryPerformer(machine, access, context)
+        result = await recovery.run(ignored_lacs, at_ack_quorum=at_ack_quorum)
         if isinstance(result, RecoveryClosed):
             for hole in recovery.stragglers:
                 log.warning(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,7 +19,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import AddRequester, BookieClient
 from quire.client.context import ClientContext
 from quire.client.reading.range_read import open_runs
-from quire.client.recovering.recovery import RecoveryPerformer, TakeOverResult
+from quire.client.recovering.recovery import RecoveryPerformer
 from quire.core.answers import Answer
 from quire.core.errors import MetadataUnknownError, NoSuchStreamError
 from quire.core.ids import BookieId, EntryId, Slot
@@ -31,11 +31,11 @@ from quire.core.ledger.effects import (
     SendRecoveryRead,
     SendTruncation,
     TakeOverEffect,
+    TakeOverResult,
     TakeOverSuperseded,
 )
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
-from quire.core.ledger.terms import by_origin, needs_of
-from quire.core.recovery.machine import RecoveryMachine
+from quire.core.ledger.terms import needs_of
 from quire.core.recovery.take_over import TakeOverMachine
 from quire.core.settings import doubled
 from quire.wire.entries import copies
@@ -145,26 +145,20 @@ def _nothing() -> None:
     """What has been waited for changes nothing by itself."""
 
 
-class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
+class StreamTakeOver(RecoveryPerformer[TakeOverResult]):
     """One take-over, from the record as it was read to a result.
 
     Args:
         record: the stream's record; the password was compared before.
         version: its version in the store.
         context: what it shares with the client's other handles of streams.
-        ignored_lacs: bookies whose LAC is ignored.
     """
 
-    def __init__(
-        self,
-        record: LedgerMetadata,
-        version: int,
-        context: ClientContext,
-        ignored_lacs: Collection[BookieId] = (),
-    ) -> None:
+    _machine: TakeOverMachine
+
+    def __init__(self, record: LedgerMetadata, version: int, context: ClientContext) -> None:
         machine = context.machines.take_over(record, version, context.chance.getrandbits(64))
-        access = LedgerAccess.of(record, machine.term)
-        super().__init__(machine, partial(machine.take_over, ignored_lacs), record, access, context)
+        super().__init__(machine, LedgerAccess.of(record, machine.term), context)
         self._fencing = _Fencing()
 
     @property
@@ -176,14 +170,12 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
     def waits_for(self) -> dict[BookieId, str]:
         """The bookies without which it cannot end now, and why, where terms only fence."""
         fencing, machine, said = self._fencing, self._machine, self._fencing.said
-        if machine.recovery is None:
-            return {}
         # Also one that is asked again at the moment: it has not answered yet.
         lacking = {bookie for bookie, answer in said.items() if answer is not Answer.OK}
         lacking |= {*machine.awaited, *fencing.late}
         return {
             bookie: why_awaited(bookie, said.get(bookie, Answer.TIMED_OUT), self._bookies)
-            for bookie in machine.recovery.back.change.ensemble
+            for bookie in machine.back.change.ensemble
             if bookie in lacking
         }
 
@@ -213,12 +205,6 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         finally:
             bookies.unfollow(changes)
 
-    @property
-    def _recovery(self) -> RecoveryMachine:
-        recovery = self._machine.recovery
-        assert recovery is not None, "bookies are asked once the take-over is announced"
-        return recovery
-
     def _perform_one(self, effect: TakeOverEffect) -> None:
         if isinstance(effect, SendTruncation):
             self._spawn(self._truncate(effect))
@@ -236,8 +222,8 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
         origins: dict[int, int] = {}
         lengths: dict[int, int] = {}
         unknown = [*reply.unknown]
-        recovery, several = self._recovery, self._fencing.found
-        before = recovery.lap
+        machine, several = self._machine, self._fencing.found
+        before = machine.lap
         for run in sorted(reply.runs, key=lambda each: each.first):
             found, bad, _ = open_runs([run], self._access, effect.first, effect.last, BY_ID)
             unknown += bad
@@ -247,22 +233,15 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
                 if entry_id > before:
                     several.setdefault(entry_id, {})[run.origin_term] = entry
         lengths = dict(sorted(lengths.items()))
-        self._machine.read_answered(
-            effect.slot, reply.answer, lengths, reply.conclusive_through, unknown, origins
-        )
-        for recovered in range(before + 1, recovery.lap + 1):
-            self._entries[recovered] = several.pop(recovered)[self._machine.origin_of(recovered)]
-        self.recovered += recovery.lap - before
-
-    def _by_origin(self, first: int, last: int) -> Iterable[tuple[int, int, int]]:
-        if not self._record.only_fences:
-            return super()._by_origin(first, last)
-        return by_origin(first, last, self._recovery.end.origins)
+        machine.read_answered(effect.slot, reply.answer, lengths, reply.conclusive_through, unknown, origins)
+        for recovered in range(before + 1, machine.lap + 1):
+            self._entries[recovered] = several.pop(recovered)[machine.origin_of(recovered)]
+        self.recovered += machine.lap - before
 
     def _late_after_ms(self) -> int:
         """How long a bookie may take for what it must have."""
         silent_ms = AWAITED_TIMEOUT_MS if self._fencing.waiting else SILENT_MS
-        lengths = self._recovery.back.lengths
+        lengths = self._machine.back.lengths
         on_their_way = lengths[-1] - lengths[0] if lengths else 0
         return min(self._config.recovery_timeout_ms, silent_ms + on_their_way // SLOW_BYTES_PER_MS)
 
@@ -275,7 +254,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
 
     def _unacknowledged_of(self, effect: SendRecoveryAdds) -> list[object]:
         """The tags of what a bookie has not acknowledged of its entries, while it is waited for."""
-        slot, bookie, change = effect.slot, effect.bookie, self._recovery.back.change
+        slot, bookie, change = effect.slot, effect.bookie, self._machine.back.change
         if slot not in change.live or change.ensemble[slot] != bookie:
             return []
         runs = [tag for tag, sent in self._unacknowledged.items() if sent and isinstance(tag, tuple)]
@@ -283,7 +262,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
 
     async def _replace_late(self, effect: SendRecoveryAdds) -> Callable[[], None]:
         """Give a bookie up that is late, once another can take its place; without one that would only end the take-over."""
-        bookie, fencing, back = effect.bookie, self._fencing, self._recovery.back
+        bookie, fencing, back = effect.bookie, self._fencing, self._machine.back
         await asyncio.sleep(self._late_after_ms() / 1000)
         try:
             while tags := self._unacknowledged_of(effect):
@@ -350,7 +329,7 @@ class StreamTakeOver(RecoveryPerformer[TakeOverMachine, TakeOverResult]):
 
     async def _put_no_op(self, effect: SendTruncation, timeout_ms: int) -> Answer:
         entry_id, lac = effect.entry_id, effect.last_add_confirmed
-        no_op = NoOp(self._record.ledger_id, entry_id, lac, self._recovery.end.length, b"")
+        no_op = NoOp(self._record.ledger_id, entry_id, lac, self._machine.end.length, b"")
         (run,) = copies([no_op], self._access.digest, self._config.run_bytes_max, origin_term=self.term)
         sent = _NoOpSent()
         add = AddRun(self._access, run.body, run.body_crc, EntryId(lac), recovery=True, term=self.term)

@@ -289,9 +289,9 @@ class UnboundedLedger:
                 check_ignored_lacs(f"stream {self.name!r}", "a take-over", record, ignored)
                 if not to_close:
                     self._check_room(record)
-                take_over = self._under_way = StreamTakeOver(record, version, context, ignored)
+                take_over = self._under_way = StreamTakeOver(record, version, context)
                 try:
-                    result = await take_over.run()
+                    result = await take_over.run(ignored)
                 finally:
                     self._under_way, self._lacks = None, {}
             if (

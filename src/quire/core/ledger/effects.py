@@ -432,6 +432,8 @@ class TakeOverSuperseded:
 
 ReadEffect: TypeAlias = SendRead | SetTimer | ReadDone | ReadFailed
 LacEffect: TypeAlias = SendLacRead | LacFound | LacUnavailable
+RecoveryResult: TypeAlias = RecoveryClosed | RecoveryInconclusive | RecoveryFailed
+TakeOverResult: TypeAlias = RecoveryResult | TakenOver | TakeOverSuperseded
 RecoveryEffect: TypeAlias = (
     WriteMetadata
     | RereadMetadata
@@ -440,9 +442,7 @@ RecoveryEffect: TypeAlias = (
     | SendRecoveryAdds
     | FindReplacements
     | FindLength
-    | RecoveryClosed
-    | RecoveryInconclusive
     | WaitForAnswers
-    | RecoveryFailed
+    | RecoveryResult
 )
-TakeOverEffect: TypeAlias = RecoveryEffect | SendTruncation | AwaitBookies | TakenOver | TakeOverSuperseded
+TakeOverEffect: TypeAlias = RecoveryEffect | SendTruncation | AwaitBookies | TakeOverResult

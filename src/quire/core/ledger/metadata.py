@@ -357,27 +357,21 @@ class LedgerMetadata:
         )
         return done.checked()
 
-    def closed(
-        self, last_entry: int, length: int, changes: Mapping[int, Sequence[BookieId]] | None = None
-    ) -> LedgerMetadata:
+    def closed(self, last_entry: int, length: int) -> LedgerMetadata:
         """The record once the ledger is closed for ever.
 
         Args:
             last_entry: the last entry, `NO_ENTRY` for an empty ledger.
             length: payload bytes of entries 0..last_entry.
-            changes: ensembles that the closing recovery used, by first entry (kept local until now).
 
         Raises:
-            MisuseError: it is closed already, or a change starts before the last fragment.
+            MisuseError: it is closed already.
         """
         if self.state is LedgerState.CLOSED:
             msg = f"ledger {self.ledger_id} is closed at entry {self.last_entry}, and a closed ledger's end never changes"
             raise MisuseError(msg, ledger_id=self.ledger_id)
-        record = self
-        for first in sorted(changes or {}):
-            record = record.with_ensemble(first, (changes or {})[first])
         custom = kept(self.custom) if self.guaranteed else self.custom
-        done = replace(record, custom=custom, last_entry=EntryId(last_entry), length=length, creation_token=0)
+        done = replace(self, custom=custom, last_entry=EntryId(last_entry), length=length, creation_token=0)
         return replace(done, state=LedgerState.CLOSED).checked()
 
     def checked(self) -> LedgerMetadata:

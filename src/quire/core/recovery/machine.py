@@ -13,6 +13,9 @@ all of its write sets.
 It is made of parts with their own state: what finds the end (`recovery/log_end_search.py`), and what writes back
 (`recovery/write_back.py`) with an ensemble change of its own. Here are the announcement, the close, and every effect.
 
+A take-over of a stream is the same with another beginning and another end (`recovery/take_over.py`): what differs stands
+under "what begins and ends it".
+
 Entries are read by window (many ids, one request per bookie) but judged one by one, strictly in order. Reads go to
 the ensemble that the record named; writes go to another one, which starts as the same and changes when bookies fail.
 
@@ -25,19 +28,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
-from typing import Final
+from typing import ClassVar, Final
 
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
 from quire.core.ledger.effects import (
     FindLength,
     RecoveryClosed,
-    RecoveryEffect,
     RecoveryFailed,
     RecoveryInconclusive,
     RereadMetadata,
     SendLacRead,
     SendRecoveryRead,
+    TakeOverEffect,
+    TakeOverResult,
     WaitForAnswers,
     WriteMetadata,
 )
@@ -55,7 +59,7 @@ WINDOW_BYTES: Final = 16 * 1024 * 1024
 
 
 class RecoveryStatus(Enum):
-    """Where a recovery stands."""
+    """Where a recovery or a take-over stands."""
 
     NEW = "new"
     ANNOUNCING = "announcing"
@@ -66,22 +70,21 @@ class RecoveryStatus(Enum):
     ENDED = "ended"
 
 
-RECOVERY_TABLE: Final = StateTable(
-    RecoveryStatus,
-    {
-        "recover": "new > announcing fencing ended",
-        "metadata_written": "announcing > fencing; closing > ended",
-        "metadata_conflicted": "announcing closing > =",
-        "metadata_read": "announcing > = fencing ended; closing > = ended",
-        "fence_answered": "fencing > = reading ended; reading > = measuring closing ended; new announcing measuring closing ended > -",
-        "read_answered": "reading > = measuring closing ended; new announcing fencing measuring closing ended > -",
-        "waited": "reading > = measuring closing ended; new announcing fencing measuring closing ended > -",
-        "adds_answered": "reading > = measuring closing ended; new announcing fencing measuring closing ended > -",
-        "replacements_found": "reading > = measuring closing ended; new announcing fencing measuring closing ended > -",
-        "length_found": "measuring > closing",
-        "length_unavailable": "measuring > = ended",
-    },
-)
+_READS: Final = "reading > = measuring closing ended; new announcing fencing measuring closing ended > -"
+RECOVERY_ROWS: Final = {
+    "recover": "new > announcing fencing ended",
+    "metadata_written": "announcing > fencing; closing > ended",
+    "metadata_conflicted": "announcing closing > =",
+    "metadata_read": "announcing > = fencing ended; closing > = ended",
+    "fence_answered": "fencing > = reading ended; reading > = measuring closing ended; new announcing measuring closing ended > -",
+    "read_answered": _READS,
+    "waited": _READS,
+    "adds_answered": _READS,
+    "replacements_found": _READS,
+    "length_found": "measuring > closing",
+    "length_unavailable": "measuring > = ended",
+}
+RECOVERY_TABLE: Final = StateTable(RecoveryStatus, RECOVERY_ROWS)
 """What a recovery's inputs do."""
 
 
@@ -102,7 +105,6 @@ class RecoveryMachine:
     """
 
     __slots__ = (
-        "_at_write_quorum",
         "_gives_up",
         "_ignored_lacs",
         "_rules",
@@ -115,6 +117,7 @@ class RecoveryMachine:
         "record",
         "status",
     )
+    _table: ClassVar = RECOVERY_TABLE
 
     def __init__(
         self,
@@ -126,13 +129,13 @@ class RecoveryMachine:
     ) -> None:
         self._rules = rules
         self._ignored_lacs: frozenset[BookieId] = frozenset()
-        self._gives_up = self._at_write_quorum = False
+        self._gives_up = False
         self.record = record
         self._version = version
         self._window_entries = window_entries
         self._window_bytes = window_bytes
         self.status = RecoveryStatus.NEW
-        self.out: list[RecoveryEffect] = []
+        self.out: list[TakeOverEffect] = []
         self._forget()
 
     def _forget(self) -> None:
@@ -155,45 +158,38 @@ class RecoveryMachine:
 
     # --- the beginning: announced in the record ----------------------------------------------------------------------
 
-    def recover(
-        self,
-        ignored_lacs: Collection[BookieId] = (),
-        *,
-        at_ack_quorum: bool = False,
-        at_write_quorum: bool = False,
-    ) -> None:
+    def recover(self, ignored_lacs: Collection[BookieId] = (), *, at_ack_quorum: bool = False) -> None:
         """Begin.
 
         Args:
             ignored_lacs: bookies whose LAC is ignored: an operator's way out where a LAC contradicts the entries.
             at_ack_quorum: give a guarantee of the write quorum up, which the closed record then says: a way out where a
                 bookie is lost and no other one can take its place.
-            at_write_quorum: what is written back is waited for on its whole write sets, guaranteed or not.
 
         Effects:
-            RecoveryClosed at once when the record is CLOSED; WriteMetadata with IN_RECOVERY when it is OPEN;
-            fencing LAC reads when another recoverer announced it already.
+            RecoveryClosed at once when the record is CLOSED; WriteMetadata with IN_RECOVERY when it is OPEN, and always of
+            a take-over; fencing LAC reads when another recoverer announced it already.
+
+        Raises:
+            MisuseError: it is a stream, or of a take-over a ledger.
 
         Source: BookKeeper protocol: "To recover a ledger, we first update the state in the metadata to IN_RECOVERY".
         """
-        assert RECOVERY_TABLE.acts["recover"][self.status]
-        self._ignored_lacs = frozenset(ignored_lacs)
-        self._gives_up, self._at_write_quorum = at_ack_quorum, at_write_quorum
-        self._begin()
+        assert self._table.acts["recover"][self.status]
+        self._ignored_lacs, self._gives_up = frozenset(ignored_lacs), at_ack_quorum
+        if (over := self._over()) is not None:
+            self._stop(over)
+        else:
+            self._begin()
 
     def _begin(self) -> None:
-        if self.record.state is LedgerState.CLOSED:
-            self._accept()
-        elif self.record.state is LedgerState.OPEN:
-            self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.ANNOUNCING]
-            self.out.append(WriteMetadata(self.record.in_recovery(), self._version))
+        if (announced := self._announcement()) is not None:
+            self.status = self._table.moved[self.status, RecoveryStatus.ANNOUNCING]
+            self.out.append(WriteMetadata(announced, self._version))
         else:
             self._forget()
-            self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.FENCING]
+            self.status = self._table.moved[self.status, RecoveryStatus.FENCING]
             self.out += [SendLacRead(Slot(s), b, fence=True) for s, b in enumerate(self.end.ensemble)]
-
-    def _accept(self) -> None:
-        self._stop(RecoveryClosed(self.record, self._version, accepted=True))
 
     # --- responses of the metadata store -----------------------------------------------------------------------------
 
@@ -201,14 +197,14 @@ class RecoveryMachine:
         """The compare-and-swap that was asked for succeeded.
 
         Effects:
-            fencing LAC reads after the announcement; RecoveryClosed after the close.
+            fencing LAC reads after the announcement; RecoveryClosed after the close, of a take-over TakenOver.
         """
-        assert RECOVERY_TABLE.acts["metadata_written"][self.status]
+        assert self._table.acts["metadata_written"][self.status]
         self.record, self._version = record, version
         if self.status is RecoveryStatus.ANNOUNCING:
             self._begin()
         else:
-            self._stop(RecoveryClosed(record, version, accepted=False))
+            self._stop(self._result())
 
     def metadata_conflicted(self) -> None:
         """The record had another version; or the response was lost, and it may have been written.
@@ -216,7 +212,7 @@ class RecoveryMachine:
         Effects:
             RereadMetadata: a conflict may be this client's own earlier success.
         """
-        assert RECOVERY_TABLE.acts["metadata_conflicted"][self.status]
+        assert self._table.acts["metadata_conflicted"][self.status]
         self.out.append(RereadMetadata())
 
     def metadata_read(self, record: LedgerMetadata | None, version: int) -> None:
@@ -224,20 +220,19 @@ class RecoveryMachine:
 
         Effects:
             CLOSED: RecoveryClosed with that end, whichever client set it. Announcing: again, or on with the fence.
-            Closing: again on the new record; RecoveryInconclusive if its last fragment is another one.
+            Closing: again on the new record; RecoveryInconclusive if its last fragment is another one. Of a take-over
+            TakeOverSuperseded if another client is in its term or a later one; TakenOver if it is open in its own.
         """
-        assert RECOVERY_TABLE.acts["metadata_read"][self.status]
+        assert self._table.acts["metadata_read"][self.status]
         if record is None:
             self._stop(RecoveryFailed(Answer.NO_LEDGER, ()))
             return
-        before, self.record, self._version = self.record, record, version
-        if record.state is LedgerState.CLOSED:
-            self._accept()
-        elif record.state is LedgerState.OPEN and before.state is LedgerState.IN_RECOVERY:
-            self._stop(RecoveryFailed(Answer.ERROR, ()))  # never back to OPEN
+        fenced, self.record, self._version = self.record.last_fragment, record, version
+        if (over := self._over()) is not None:
+            self._stop(over)
         elif self.status is RecoveryStatus.ANNOUNCING:
             self._begin()
-        elif record.last_fragment != before.last_fragment:
+        elif record.last_fragment != fenced:
             # What was fenced is no longer the last fragment: the responses so far do not count for the new one.
             self._stop(RecoveryInconclusive(NO_ENTRY, ()))
         else:
@@ -264,7 +259,7 @@ class RecoveryMachine:
         quorum in the ensemble, the ledger is fenced".
         """
         end = self.end
-        if not RECOVERY_TABLE.acts["fence_answered"][self.status] or end.status is EndStatus.FOUND:
+        if not self._acts_on("fence_answered", answer) or end.status is EndStatus.FOUND:
             return
         if answer is Answer.UNAUTHORISED:
             self._stop(RecoveryFailed(answer, (end.ensemble[slot],)))
@@ -273,9 +268,13 @@ class RecoveryMachine:
         if isinstance(covered, RecoveryInconclusive):
             self._stop(covered)
         elif covered:
-            self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.READING]
-            quorum = self.record.write_quorum if self._at_write_quorum else end.final_quorum
-            self.back.begin(end.start, self.record.ack_quorum if self._gives_up else quorum)
+            self.status = self._table.moved[self.status, RecoveryStatus.READING]
+            record, quorum = self.record, end.final_quorum
+            if self._gives_up:
+                quorum = record.ack_quorum
+            elif record.terms is not None and record.only_fences:
+                quorum = record.write_quorum
+            self.back.begin(end.start, quorum)
             self._ask(anew=True)
         elif end.status is EndStatus.WAITING:
             self._go_by([])
@@ -308,7 +307,7 @@ class RecoveryMachine:
         """
         end = self.end
         if (
-            not RECOVERY_TABLE.acts["read_answered"][self.status]
+            not self._acts_on("read_answered", answer)
             or end.status is EndStatus.FOUND
             or end.votes.asked[slot] is None
         ):
@@ -324,7 +323,7 @@ class RecoveryMachine:
         Effects:
             as `read_answered`.
         """
-        if RECOVERY_TABLE.acts["waited"][self.status] and self.end.status is EndStatus.WAITING:
+        if self._table.acts["waited"][self.status] and self.end.status is EndStatus.WAITING:
             self.end.waited()
             self._go_by([])
 
@@ -341,7 +340,7 @@ class RecoveryMachine:
         Source: BookKeeper protocol: "replicating all entries it sees to the entire write quorum".
         """
         back = self.back
-        if not RECOVERY_TABLE.acts["adds_answered"][self.status] or back.change.ensemble[slot] != bookie:
+        if not self._acts_on("adds_answered", answer) or back.change.ensemble[slot] != bookie:
             return
         if answer is Answer.UNAUTHORISED:
             self._stop(RecoveryFailed(answer, (bookie,)))
@@ -367,7 +366,7 @@ class RecoveryMachine:
         """
         back = self.back
         if (
-            not RECOVERY_TABLE.acts["replacements_found"][self.status]
+            not self._table.acts["replacements_found"][self.status]
             or back.change.status is not ChangeStatus.CHOOSING
         ):
             return
@@ -437,14 +436,14 @@ class RecoveryMachine:
         """The length is the one in the last entry's header; if nothing was recovered that entry has to be read."""
         end = self.end
         if end.lap == end.start and end.lap != NO_ENTRY:
-            self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.MEASURING]
+            self.status = self._table.moved[self.status, RecoveryStatus.MEASURING]
             self.out.append(FindLength(EntryId(end.lap)))
         else:
             self._close()
 
     def length_found(self, length: int) -> None:
         """The length in the header of the entry that `FindLength` asked for."""
-        assert RECOVERY_TABLE.acts["length_found"][self.status]
+        assert self._table.acts["length_found"][self.status]
         self.end.measured(length)
         self._close()
 
@@ -458,7 +457,7 @@ class RecoveryMachine:
             FindLength once more if every bookie denies it; else RecoveryInconclusive: the entry was acknowledged, so
             it is somewhere, or the LAC that says so is wrong.
         """
-        assert RECOVERY_TABLE.acts["length_unavailable"][self.status]
+        assert self._table.acts["length_unavailable"][self.status]
         last = EntryId(self.end.lap)
         if silent:
             self._stop(RecoveryInconclusive(last, tuple(silent)))
@@ -467,18 +466,47 @@ class RecoveryMachine:
         else:
             self._stop(self.end.contradicted(last, ()))
 
+    def _record_through(self, last: int) -> LedgerMetadata:
+        """The record with the ensembles that were used up to an entry: one that holds nothing was chosen in vain."""
+        record = self.record
+        for first, ensemble in self.back.changes.items():
+            if first <= last:
+                record = record.with_ensemble(first, ensemble)
+        return record
+
+    # --- what begins and ends it: a take-over answers these otherwise -------------------------------------------------
+
+    def _over(self) -> TakeOverResult | None:
+        """Why the record, as it was read, ends it."""
+        if self.record.state is LedgerState.CLOSED:
+            return RecoveryClosed(self.record, self._version, accepted=True)
+        never = self.record.state is LedgerState.OPEN and self.status is RecoveryStatus.CLOSING
+        return RecoveryFailed(Answer.ERROR, ()) if never else None  # never back to OPEN
+
+    def _announcement(self) -> LedgerMetadata | None:
+        """The record that announces it; None if it is announced."""
+        return self.record.in_recovery() if self.record.state is LedgerState.OPEN else None
+
+    def _acts_on(self, name: str, answer: Answer) -> bool:  # noqa: ARG002 - a take-over looks at it
+        """Whether this input acts now, with a bookie's response."""
+        return self._table.acts[name][self.status]
+
     def _close(self) -> None:
-        self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.CLOSING]
+        """Everything is recovered and written back."""
+        self.status = self._table.moved[self.status, RecoveryStatus.CLOSING]
         last = self.end.lap  # what was read forward to, not the LAC that was reported
-        # A change that was made when everything was confirmed already holds no entry.
-        changes = {first: ensemble for first, ensemble in self.back.changes.items() if first <= last}
-        record = self.record.without_guarantee() if self._gives_up else self.record
-        self.out.append(WriteMetadata(record.closed(last, self.end.length, changes), self._version))
+        record = self._record_through(last)
+        record = record.without_guarantee() if self._gives_up else record
+        self.out.append(WriteMetadata(record.closed(last, self.end.length), self._version))
+
+    def _result(self) -> TakeOverResult:
+        """The last compare-and-swap has succeeded."""
+        return RecoveryClosed(self.record, self._version, accepted=False)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _stop(self, result: RecoveryClosed | RecoveryInconclusive | RecoveryFailed) -> None:
-        self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.ENDED]
+    def _stop(self, result: TakeOverResult) -> None:
+        self.status = self._table.moved[self.status, RecoveryStatus.ENDED]
         self.out.append(result)
 
     def check(self) -> None:

@@ -54,10 +54,16 @@ class FencingEnd:
             for slot in slots
         ]
 
+    @property
+    def under_way(self) -> bool:
+        """Whether it is sent, and not acknowledged by all that must."""
+        done = self.rules.truncation_is_done(self._acked, self.ensemble_size, self._mask, self.ack_quorum)
+        return self.entry_id != NO_ENTRY and not done
+
     def acked(self, slot: int) -> bool:
         """A bookie has acknowledged it; returns whether all have that must."""
         self._acked |= 1 << slot
-        return self.rules.truncation_is_done(self._acked, self.ensemble_size, self._mask, self.ack_quorum)
+        return not self.under_way
 
     def replaced(self, slots: Iterable[int]) -> None:
         """The bookies of these slots are new, and have acknowledged nothing."""
