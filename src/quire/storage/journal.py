@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -33,7 +34,7 @@ from quire.storage.formats.segment_format import (
 )
 from quire.storage.segments.segment import Group, Item, Segment, WriteCallback, footer_room
 from quire.storage.segments.segment_files import NO_SPACE, SegmentFiles, Space, block_buffer
-from quire.wire.plain_adds import OrdinaryRun
+from quire.wire.plain_adds import AddedRun, OrdinaryRun
 from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, padded
 
 BUFFERS_KEPT = 5
@@ -41,6 +42,22 @@ BLANKED_BYTES = 1024 * 1024
 BLANKED_BYTES_MIN = 64 * 1024
 _CHECKSUM_AT: Final = RECORD_HEADER_BYTES - 4
 _PADDING = bytes(8)
+
+
+@dataclass(frozen=True, slots=True)
+class IdsOfRecord:
+    """Which ids a record is about that holds no run: none, unless it says so."""
+
+    first: int = -1
+    last: int = -1
+    period: int = 0
+    stripes: int = 0
+    count: int = 0
+    digest_type: int = 0
+    origin_term: int = 0
+
+
+NO_IDS: Final = IdsOfRecord()
 
 
 class Journal:
@@ -109,26 +126,21 @@ class Journal:
         kind: int,
         ledger_id: int,
         body: Buffer,
-        body_checksum: int,
         space: Space,
+        run: AddedRun | IdsOfRecord = NO_IDS,
         *,
-        digest_type: int = 0,
-        period: int = 0,
-        first: int = -1,
-        last: int = -1,
+        body_checksum: int | None = None,
         token: int = 0,
         lac: int = -1,
-        stripes: int = 0,
-        count: int = 0,
         flags: int = 0,
-        origin_term: int = 0,
         of_stream: bool = False,
         relocated_lsn: int = 0,
         item: Item | None = None,
     ) -> tuple[Segment, int, int]:
         """Give a record its LSN and its offset; the callback of `item` is called when it is durable.
 
-        One that is relocated keeps its LSN: the number that it is assigned then is its offset's, for the order of groups.
+        `run` says which ids it is about. One that is relocated keeps its LSN: the number that it is assigned then is its
+        offset's, for the order of groups.
 
         One of a stream, with an origin term or without, goes into a segment that says that it may hold terms.
 
@@ -141,7 +153,9 @@ class Journal:
         """
         if self.failure is not None:
             raise self.failure
-        size, group = len(body), self._group
+        if body_checksum is None:
+            body_checksum = crc32c(body)
+        size, group, first, last, origin_term = len(body), self._group, run.first, run.last, run.origin_term
         length = RECORD_HEADER_BYTES + size + 7 & ~7
         left_over = self._files.left_over(space) if self.full else 0
         if (
@@ -156,8 +170,8 @@ class Journal:
         lsn = self.last_lsn = self.last_lsn + 1
         segment, at, view, offset = group.segment, group.used, group.view, group.offset + group.used
         RECORD_HEAD.pack_into(
-            view, at, length, kind, 0, digest_type, period, relocated_lsn or lsn, ledger_id, first, last, origin_term, token, lac,
-            stripes, count, 0, 0, flags, size, body_checksum, 0,
+            view, at, length, kind, 0, run.digest_type, run.period, relocated_lsn or lsn, ledger_id, first, last, origin_term,
+            token, lac, run.stripes, run.count, 0, 0, flags, size, body_checksum, 0,
         )  # fmt: skip
         checksum = crc32c(view[at : at + _CHECKSUM_AT], segment.seed ^ (offset & 0xFFFFFFFF))
         U32.pack_into(view, at + _CHECKSUM_AT, checksum)
@@ -298,7 +312,7 @@ class Journal:
         self._group = Group(
             segment, self._buffer(length + padded(RECORD_HEADER_BYTES + len(body))), opens=True
         )
-        self.put(SegmentRecordKind.SEGMENT_LIST, ALL_LEDGERS, body, crc32c(body), Space.RETIREMENT)
+        self.put(SegmentRecordKind.SEGMENT_LIST, ALL_LEDGERS, body, Space.RETIREMENT)
         return self._group
 
     # --- writing --------------------------------------------------------------------------------------------------

@@ -335,7 +335,7 @@ class LedgerStorage:
             journal.finish()
             if journal.failure is None:
                 try:
-                    journal.put(SegmentRecordKind.CLEAN_STOP, ALL_LEDGERS, b"", 0, Space.STATE)
+                    journal.put(SegmentRecordKind.CLEAN_STOP, ALL_LEDGERS, b"", Space.STATE)
                     journal.finish()
                     if journal.failure is None:
                         self.boots.stopped(journal.durable_lsn)
@@ -394,18 +394,12 @@ class LedgerStorage:
                 SegmentRecordKind.RUN,
                 ledger_id,
                 body,
-                body_crc,
                 space,
-                digest_type=run.digest_type,
-                period=run.period,
-                first=run.first,
-                last=run.last,
+                run,
+                body_checksum=body_crc,
                 token=token,
                 lac=lac,
-                stripes=run.stripes,
-                count=run.count,
                 flags=RecordFlag.RECOVERY if recovery else 0,
-                origin_term=origin_term,
                 item=(callback, tag, None),
             )
         except StorageError as error:

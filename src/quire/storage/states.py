@@ -14,8 +14,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from quire.core.bookie.ledger import LedgerFacts
 from quire.storage.formats.footer_format import DirectoryEntry
 from quire.storage.formats.record_bodies import UnnamedLimbo, encode_tombstones, encode_unnamed_limbo
@@ -353,7 +351,7 @@ class States:
         """Journal a ledger's state as it is now. Raises StorageError when it cannot be taken."""
         body = encode_state(stored_state(ledger))
         of_stream = ledger.facts is not None and ledger.facts.term > 0
-        segment, _, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space, of_stream=of_stream)
+        segment, _, lsn = self._journal.put(kind, ledger_id, body, space, of_stream=of_stream)
         segment.keep_state(ledger_id, lsn, body)
         ledger.state_lsn, ledger.state_sequence = lsn, segment.sequence
 
@@ -364,17 +362,13 @@ class States:
         """
         through = self._journal.last_lsn
         body = encode_tombstones([(ledger_id, through) for ledger_id in ledger_ids])
-        segment, _, lsn = self._journal.put(
-            SegmentRecordKind.TOMBSTONES, ALL_LEDGERS, body, crc32c(body), space
-        )
+        segment, _, lsn = self._journal.put(SegmentRecordKind.TOMBSTONES, ALL_LEDGERS, body, space)
         segment.keep_tombstones(ledger_ids, lsn, through)
 
     def put_unnamed_limbo(self, limbo: UnnamedLimbo, space: Space = Space.STATE) -> None:
         """Journal what is in limbo without a name from now on. Raises StorageError when it cannot be taken."""
         body = encode_unnamed_limbo(limbo)
-        segment, _, lsn = self._journal.put(
-            SegmentRecordKind.UNNAMED_LIMBO, ALL_LEDGERS, body, crc32c(body), space
-        )
+        segment, _, lsn = self._journal.put(SegmentRecordKind.UNNAMED_LIMBO, ALL_LEDGERS, body, space)
         segment.keep_state(ALL_LEDGERS, lsn, body)
         self.unnamed_limbo, self._unnamed_limbo_sequence = limbo, segment.sequence
 

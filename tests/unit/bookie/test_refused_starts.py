@@ -332,7 +332,7 @@ async def test_who_is_refused_has_written_nothing(
 
 async def test_a_record_of_a_newer_version_refuses_before_anything_is_written(at: World) -> None:
     storage = at.server.storage
-    storage.journal.put(0x9F, ALL_LEDGERS, b"", 0, Space.STATE)
+    storage.journal.put(0x9F, ALL_LEDGERS, b"", Space.STATE)
     storage.flush()
     await storage.drain()
     await fill_and_kill(at)

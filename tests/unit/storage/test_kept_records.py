@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from crc32c import crc32c
 
 from quire.core.bookie.ledger import LedgerFacts
 from quire.core.errors import DamagedSegmentError
@@ -129,7 +128,7 @@ def test_a_record_in_the_middle_that_cannot_be_acted_on_refuses_the_directory(
     put(storage, make_run(1, 0, 9), callback)
     settle(storage)
     ledger_id = ALL_LEDGERS if kind in {SegmentRecordKind.UNNAMED_LIMBO, SegmentRecordKind.TOMBSTONES} else 1
-    storage.journal.put(kind, ledger_id, body, crc32c(body), Space.STATE)
+    storage.journal.put(kind, ledger_id, body, Space.STATE)
     settle(storage)
     put(storage, make_run(1, 10, 19), callback)
     settle(storage)
@@ -147,7 +146,7 @@ def test_packed_tombstones_keep_the_dead_dead() -> None:
     settle(storage)
     through = storage.journal.durable_lsn
     body = bodies.encode_tombstones([(1, through), (3, through)])
-    storage.journal.put(SegmentRecordKind.TOMBSTONES, ALL_LEDGERS, body, crc32c(body), Space.STATE)
+    storage.journal.put(SegmentRecordKind.TOMBSTONES, ALL_LEDGERS, body, Space.STATE)
     put(storage, make_run(3, 20, 29), callback)
     settle(storage)
     for clean in (True, False, True):

@@ -62,7 +62,7 @@ class KeptRecords:
 
     def put(self, kind: int, ledger_id: int, body: Buffer, space: Space = Space.STATE) -> None:
         """Journal a record that is to be kept. Raises StorageError when it cannot be taken."""
-        segment, offset, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space)
+        segment, offset, lsn = self._journal.put(kind, ledger_id, body, space)
         location = KeptLocation(ledger_id, lsn, offset // OFFSET_UNIT, len(body), kind)
         segment.keep_record(location)
         self.found(segment.sequence, (location,))

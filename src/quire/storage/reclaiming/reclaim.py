@@ -18,8 +18,6 @@ from functools import partial
 from operator import itemgetter
 from typing import Final
 
-from crc32c import crc32c
-
 from quire.core.errors import StorageError
 from quire.env.interfaces import Clock
 from quire.storage.formats.footer_format import STATE_HEAD
@@ -140,7 +138,7 @@ class Reclaimer:
             body = encode_retirement(sorted(retired))
             # From here on a new segment's list leaves them out. It cannot be on disk before their state is: order.
             self.retiring |= retired
-            journal.put(SegmentRecordKind.RETIREMENT, ALL_LEDGERS, body, crc32c(body), Space.RETIREMENT)
+            journal.put(SegmentRecordKind.RETIREMENT, ALL_LEDGERS, body, Space.RETIREMENT)
         except StorageError:
             self.retiring -= retired  # a full or failed disk: the segments stay as they are
             return 0

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crc32c import crc32c
-
 from quire.storage.damages import Damages
 from quire.storage.formats.footer_format import OFFSET_UNIT, Row, RowFlag
 from quire.storage.formats.record_bodies import DamagedInterval, encode_damaged
 from quire.storage.formats.segment_format import RecordFlag, SegmentRecordKind
 from quire.storage.index import RecentRuns, RunPiece
-from quire.storage.journal import Journal
+from quire.storage.journal import IdsOfRecord, Journal
 from quire.storage.segments.findings import Damage
 from quire.storage.segments.segment_files import SegmentFiles, Space
 from quire.storage.states import States
@@ -53,17 +51,10 @@ class Relocator:
             SegmentRecordKind.RUN,
             row.ledger_id,
             body,
-            crc32c(body),
             space,
-            digest_type=run.digest_type,
-            period=run.period,
-            first=run.first,
-            last=run.last,
+            run,
             token=self._token(row.ledger_id),
-            stripes=run.stripes,
-            count=run.count,
             flags=RecordFlag.RELOCATED | (RecordFlag.RECOVERY if recovery else 0),
-            origin_term=row.origin_term,
             relocated_lsn=row.lsn,
         )
         assert segment.table is not None
@@ -84,14 +75,9 @@ class Relocator:
                 SegmentRecordKind.DAMAGED,
                 row.ledger_id,
                 body,
-                crc32c(body),
                 space,
-                period=row.period,
-                stripes=row.stripes,
-                first=first,
-                last=last,
+                IdsOfRecord(first, last, row.period, row.stripes, 1),
                 token=self._token(row.ledger_id),
-                count=1,
                 of_stream=row.origin_term > 0,
             )
             assert segment.table is not None

@@ -38,7 +38,7 @@ def write_start(start: Start, states: States, journal: Journal, group_bytes_max:
         StorageError: the disk fails, or has no room even for this.
     """
     space = Space.RETIREMENT  # a start must not fail for want of space while there is any
-    _, _, since = journal.put(SegmentRecordKind.START, ALL_LEDGERS, b"", 0, space)
+    _, _, since = journal.put(SegmentRecordKind.START, ALL_LEDGERS, b"", space)
     named = {ledger_id: _known(states, ledger_id) for ledger_id in sorted(start.named)}
     for ledger in named.values():
         facts_of(ledger).limbo = Limbo(since)
