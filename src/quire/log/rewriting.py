@@ -150,12 +150,16 @@ class LogRewriter:
         machine = RewriteMachine(
             replacements, layout, page_name, archive=archive, compacted_below=compacted_below
         )
+        new = [each.new for each in replacements if each.new.location is not ItemLocation.ARCHIVE]
         retries, reread = StoreRetries(self._config.metadata_attempts_max), machine.head_conflicted
         machine.start()
         while machine.status is not RewriteStatus.ENDED:
             (effect,), machine.out = machine.out, []
             if isinstance(effect, WriteHead):
-                write = self._write(effect, replacements)
+                required = [await self._guard(each, retries) for each in new]
+                write = self._heads.write_all(
+                    [HeadChange(effect.head, effect.version, effect.pages)], required
+                )
                 await retries.compare_and_swap(write, lambda _: machine.head_written(), reread, reread)
             else:
                 machine.head_read(*await retries.ask(self._list))
@@ -163,13 +167,6 @@ class LogRewriter:
     async def _list(self) -> tuple[LogHead, int, list[tuple[PageRef, list[LogItem]]]]:
         head, version = await self._head()
         return head, version, await self._paged(head)
-
-    async def _write(self, effect: WriteHead, replacements: Sequence[Replacement]) -> None:
-        """Replace the head if the new ledgers are there as they were made."""
-        new = (each.new for each in replacements if each.new.location is not ItemLocation.ARCHIVE)
-        required = [await self._guard(each) for each in new]
-        change = HeadChange(effect.head, effect.version, effect.pages)
-        await self._heads.write_all([change], required)
 
     async def _head(self) -> tuple[LogHead, int]:
         found = await self._heads.read(self._log_id)
@@ -189,9 +186,10 @@ class LogRewriter:
         except NoSuchLogError as error:
             raise ListChangedError(f"{error.message}; plan again", log=head.name) from error
 
-    async def _guard(self, new: LogItem) -> tuple[LedgerId, int]:
+    async def _guard(self, new: LogItem, retries: StoreRetries) -> tuple[LedgerId, int]:
+        """A new ledger and the version of its record, which says that it is there as it was made."""
         try:
-            record, version = await self._client.records.ledgers.read(new.ledger_id)
+            record, version = await retries.ask(self._client.records.ledgers.read, new.ledger_id)
         except NoSuchLedgerError as error:
             msg = f"ledger {new.ledger_id} was deleted before it was added to the list; copy again"
             raise StagedLedgerGoneError(msg, ledger_id=new.ledger_id) from error
