@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import quire
 from quire.cli.cluster import bookie_rows
 from quire.cli.cluster.bookie_rows import figures_of
-from quire.cli.cluster.cluster import collection_of, examine
+from quire.cli.cluster.cluster import collection_of
+from quire.cli.cluster.health import QUORUMS, examine, shape_in
 from quire.cli.cluster.snapshot import Snapshot, Snapshots
 from quire.cli.cluster.top import heading
 from quire.cli.console.output import counted, human_duration
@@ -20,12 +21,16 @@ from quire.cli.console.toolbox import open_toolbox
 from quire.cli.local.local_cluster import LocalCluster
 from quire.cli.main import app
 from quire.core.ids import BookieId
+from quire.core.ledger.notes import EntryRange
+from quire.core.repair.under_replicated_marks import MarkReason, UnderReplicatedMark
+from quire.env.real import RealClock
 from quire.metadata.bookies import BookieInfo, BookieRegistry
+from quire.metadata.repairs import RepairStore
 from quire.metadata.sqlite.store import SqliteStore
 
 
-def call(uri: str, *arguments: str, code: int = 0) -> str:
-    done = CliRunner(env={"QUIRE_CLUSTER": uri}).invoke(app, list(arguments))
+def call(uri: str, *arguments: str, code: int = 0, given: bytes = b"") -> str:
+    done = CliRunner(env={"QUIRE_CLUSTER": uri}).invoke(app, list(arguments), input=given)
     assert done.exit_code == code, done.output
     return done.output
 
@@ -78,10 +83,19 @@ def test_health_has_an_exit_code_for_each_state(tmp_path: Path) -> None:
         assert call(local.uri, "cluster", "health") == "healthy: 4 of 4 bookies can be written to\n"
         dead = local.kill(0)
         said = call(local.uri, "cluster", "health", code=5)
-        assert said.startswith(f"attention: 3 of 4 bookies can be written to; {dead.id} needs it")
+        assert said.startswith(f"attention: 3 of 4 bookies can be written to; {dead.id} needs attention (")
         local.kill(1)
-        facts = json.loads(call(local.uri, "cluster", "health", "--json", code=1))
-        assert (facts["health"], facts["writable"], facts["bookies"]) == ("unhealthy", 2, 4)
+        facts = json.loads(call(local.uri, "cluster", "health", "--json", code=5))
+        assert (facts["health"], facts["writable"], facts["bookies"]) == ("attention", 2, 4)
+        assert facts["absent_slots"] == 1
+        call(local.uri, "log", "create", "orders")
+        call(local.uri, "log", "append", "orders", given=b"a record\n")
+        said = call(local.uri, "cluster", "health", "--quorums", "5/3/2", code=1)
+        assert "a ledger with E=5 Qw=3 Qa=2 needs" in said
+        local.kill(2)
+        assert "1 of 4 bookies can be written to; a ledger with E=3" in call(
+            local.uri, "cluster", "health", code=1
+        )
 
 
 def test_a_store_that_does_not_respond_is_no_health() -> None:
@@ -107,8 +121,8 @@ async def test_bookies_that_are_silent_are_blamed_and_not_the_store(
     async with server, await SqliteStore.open(tmp_path / "metadata.db", create=True) as store:
         for name in ("a", "b", "c"):
             await BookieRegistry(store).register(BookieInfo(BookieId(name), "127.0.0.1", port))
-        facts, text = await examine(uri, 0.5)
-    assert text == "unhealthy: 0 of 3 bookies can be written to, and a log needs 3 by default"
+        facts, text = await examine(uri, 0.5, shape_in(QUORUMS))
+    assert text.startswith("unhealthy: 0 of 3 bookies can be written to; a ledger with E=3 Qw=3 Qa=2 needs")
     assert facts["attention"] == ["a", "b", "c"]
 
 
@@ -135,3 +149,21 @@ def test_counts_and_durations_read_well() -> None:
     assert [counted(n, "entry") for n in (1, 1200)] == ["1 entry", "1,200 entries"]
     seconds = (0.4, 8, 60, 725, 90_000, 86_400 * 3)
     assert [human_duration(s) for s in seconds] == ["0s", "8s", "1m", "12m 5s", "1d 1h", "3d"]
+
+
+@pytest.mark.parametrize("quorums", ["", "3", "3/3", "3/3/2/1", "3/a/2", "-3/3/2", "2/3/2", "3/3/0"])
+def test_quorums_that_cannot_be_are_refused(cluster: LocalCluster, quorums: str) -> None:
+    call(cluster.uri, "cluster", "health", "--quorums", quorums, code=2)
+
+
+async def test_a_ledger_that_has_been_marked_for_a_minute_wants_attention(tmp_path: Path) -> None:
+    uri = f"sqlite:{tmp_path / 'metadata.db'}"
+    async with await SqliteStore.open(tmp_path / "metadata.db", create=True) as store:
+        marks = RepairStore(store, RealClock(), "test")
+        now_ms = RealClock().wall_ms()
+        for seen_ms in (now_ms, now_ms - 61_000):
+            mark = UnderReplicatedMark(MarkReason.HOLE, BookieId("b1"), EntryRange(0, 9), 0, "test", seen_ms)
+            await marks.mark(seen_ms, [mark])
+        facts, text = await examine(uri, 5, shape_in(QUORUMS))
+    assert facts["marked"] == 1
+    assert "1 ledger has been marked for repair for more than a minute (`quire cluster repairs`)" in text

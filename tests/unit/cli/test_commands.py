@@ -228,7 +228,7 @@ def test_what_is_missing_is_said_with_the_command_that_helps(quire: Quire) -> No
 def test_the_cluster_says_how_it_is(quire: Quire, cluster: LocalCluster) -> None:
     status = objects(quire("cluster", "status", "--json"))[0]
     assert status["cluster"] == cluster.uri
-    assert status["bookies"] == {"up": 3, "read-only": 0, "down": 0}
+    assert status["bookies"] == {"up": 3, "read-only": 0, "silent": 0, "down": 0}
     rows = objects(quire("cluster", "bookies", "--json"))
     assert [(row["id"], row["address"], row["answers"]) for row in rows] == [
         (bookie.id, bookie.address, "ok") for bookie in cluster.bookies

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from quire.cli.cluster.alerts import conditions_of, silent, unregistered
 from quire.cli.console.output import counted, human_bytes, human_duration
+from quire.core.cluster_state import BookieStanding
 from quire.wire.addresses import address_of
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ async def _row(tools: Toolbox, bookie: BookieId, info: BookieInfo, timeout_ms: i
     return {
         "id": str(bookie),
         "address": address_of(info.host, info.port),
-        "standing": "up" if info.writable else "read-only",
+        "standing": _standing(info, answers=ok).value,
         "answers": answer.name.lower(),
         **_speaks(info),
         "holds": _held(says),
@@ -80,9 +81,20 @@ async def _row(tools: Toolbox, bookie: BookieId, info: BookieInfo, timeout_ms: i
     }
 
 
+def _standing(info: BookieInfo, *, answers: bool) -> BookieStanding:
+    if not info.writable:
+        return BookieStanding.READ_ONLY
+    return BookieStanding.WRITABLE if answers else BookieStanding.SILENT
+
+
 def _down(bookie: str) -> dict[str, Any]:
     nothing = dict.fromkeys(("answers", "protocol", "features", "holds"))
-    down = {"id": bookie, "address": None, "standing": "down", "conditions": unregistered()}
+    down = {
+        "id": bookie,
+        "address": None,
+        "standing": BookieStanding.DOWN.value,
+        "conditions": unregistered(),
+    }
     return down | nothing | figures_of({})
 
 

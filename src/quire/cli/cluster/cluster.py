@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from quire.cli.cluster import autorecovery
 from quire.cli.cluster.alerts import kinds_of, lines_of
-from quire.cli.cluster.bookie_rows import bookie_rows, collector_of, listed, rows_within, shown
+from quire.cli.cluster.bookie_rows import bookie_rows, collector_of, shown
+from quire.cli.cluster.health import health
 from quire.cli.cluster.orphans import accept_store, orphans
-from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
-from quire.cli.console.opening import with_cluster, with_tools
-from quire.cli.console.options import MEANT, TIMEOUT_MAX, option, run
+from quire.cli.console.failures import EXIT_ATTENTION
+from quire.cli.console.opening import with_tools
+from quire.cli.console.options import MEANT
 from quire.cli.console.output import Output, counted
 from quire.cli.ledger.ledger_show import DAMAGED, every_ledger
 from quire.cli.ledger.repair import repair_cluster, under_replication
-from quire.core.errors import AlreadyExistsError, NoClusterError, QuireError
+from quire.core.cluster_state import BookieStanding
 
 if TYPE_CHECKING:
     from quire.cli.console.toolbox import Toolbox
-    from quire.metadata.store import MetadataStore
 
 app = typer.Typer(
     help="The cluster as a whole: status, health, bookies, under-replication, repair, repairs, autorecovery, lost-delay, orphans, "
@@ -39,7 +37,6 @@ app.command("orphans")(orphans)
 app.command("accept-store")(accept_store)
 
 LEDGERS_COUNTED_MAX = 100_000
-QUORUM_DEFAULT = 3
 
 
 @app.command()
@@ -80,9 +77,7 @@ async def status(tools: Toolbox, out: Output) -> int:
     rows, states, logs = await asyncio.gather(
         bookie_rows(tools), ledger_states(tools), _count_keys(tools, "log-names")
     )
-    count = {
-        standing: sum(row["standing"] == standing for row in rows) for standing in ("up", "read-only", "down")
-    }
+    count = {one.value: sum(row["standing"] == one.value for row in rows) for one in BookieStanding}
     collection = collection_of(rows)
     all_counted = sum(states.values()) < LEDGERS_COUNTED_MAX
     facts = {
@@ -114,83 +109,7 @@ async def status(tools: Toolbox, out: Output) -> int:
     return EXIT_ATTENTION if DAMAGED in states or _needy(rows) else 0
 
 
-@app.command()
-@with_cluster
-def health(
-    uri: str,
-    out: Output,
-    timeout: Annotated[
-        float,
-        option("--timeout SECONDS", "How long the store and the bookies may take.", min=0.1, max=TIMEOUT_MAX),
-    ] = 5.0,
-) -> int:
-    """Say in one line whether the cluster can be written to and all is well; for scripts and probes.
-
-    Makes one small change in the metadata store, of a key of its own, to see whether it takes changes. Exit code 0: healthy.
-    5: some bookie needs attention, but logs can be written. 1: the metadata store does not respond in time or refuses the
-    change, or fewer bookies take entries than the 3 that a log has by default.
-    """
-    facts, text = run(examine(uri, timeout))
-    out.result(facts, text)
-    return {"healthy": 0, "attention": EXIT_ATTENTION}.get(str(facts["health"]), EXIT_FAILED)
-
-
-async def examine(uri: str, timeout_s: float) -> tuple[dict[str, Any], str]:
-    """How healthy a cluster is.
-
-    Returns:
-        What programs read, and the line for people.
-    """
-    from quire.cli.console.toolbox import open_toolbox
-
-    began = time.monotonic()
-    async with AsyncExitStack() as opened:
-        try:
-            async with asyncio.timeout(timeout_s):
-                tools = await opened.enter_async_context(open_toolbox(uri))
-                found = await listed(tools)
-                refusal = await refusal_of(tools.store)
-        except TimeoutError as error:
-            raise NoClusterError(
-                f"The metadata store of {uri} did not respond in {timeout_s:g} s: check that it runs and can be reached."
-            ) from error
-        rows = await rows_within(tools, found, int((began + timeout_s - time.monotonic()) * 1000))
-    writable = sum(row["standing"] == "up" and row["answers"] == "ok" for row in rows)
-    needy = [row["id"] for row in rows if row["conditions"]]
-    of = f"{writable} of {counted(len(rows), 'bookie')} can be written to"
-    if refusal:
-        state, text = (
-            "unhealthy",
-            f"unhealthy: the metadata store takes no change, so nothing is created or replaced: {refusal}",
-        )
-    elif writable < QUORUM_DEFAULT:
-        state, text = "unhealthy", f"unhealthy: {of}, and a log needs {QUORUM_DEFAULT} by default"
-    elif needy:
-        need = "needs" if len(needy) == 1 else "need"
-        state, text = "attention", f"attention: {of}; {', '.join(needy)} {need} it (`quire cluster bookies`)"
-    else:
-        state, text = "healthy", f"healthy: {of}"
-    facts: dict[str, Any] = {"health": state, "cluster": uri, "writable": writable, "bookies": len(rows)}
-    facts |= {"store": refusal or None, "attention": needy, "seconds": round(time.monotonic() - began, 3)}
-    return facts, text
-
-
-async def refusal_of(store: MetadataStore) -> str:
-    """Make one small change, of a key that nothing depends on; what the store says against it, empty if it takes it."""
-    from quire.metadata.keys import HEALTH
-    from quire.metadata.store import VersionConflictError
-
-    try:
-        found = await store.get(HEALTH)
-        now = str(time.time_ns() // 1_000_000).encode()
-        with suppress(AlreadyExistsError, VersionConflictError):  # another probe's change was taken just now
-            if found is None:
-                await store.create(HEALTH, now)
-            else:
-                await store.put(HEALTH, now, found.version)
-    except QuireError as error:
-        return error.message
-    return ""
+app.command()(health)
 
 
 def _needy(rows: list[dict[str, Any]]) -> bool:

@@ -102,7 +102,7 @@ MinPresentOption = Annotated[
     option(
         "--min-present N",
         "Bookies of a new ledger that must be there, Qa to E; places of the others are absent slots, which name "
-        "bookies that are away [default: Qa].",
+        "bookies that are read-only or away [default: Qa].",
     ),
 ]
 
