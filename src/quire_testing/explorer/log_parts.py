@@ -65,7 +65,7 @@ class Flight(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handle:
-    """One handle and its driver's few fields.
+    """One handle and its driver's few fields; or a truncation, which asks as a handle does, and appends nothing.
 
     Attributes:
         machine: never changed; a step works on a copy.
@@ -87,10 +87,24 @@ class Handle:
     fault: tuple[str, str] | None = None
 
     @property
+    def truncates(self) -> bool:
+        """Whether it is a truncation."""
+        return isinstance(self.machine.status, TrimStatus)
+
+    @property
+    def name(self) -> str:
+        """What labels call it, before its number."""
+        return "truncation" if self.truncates else "handle"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.machine.status in (LogStatus.ENDED, TrimStatus.ENDED)
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """Equal keys mean equal behaviour."""
-        machine = self.machine
-        if machine.status is LogStatus.ENDED:
+        if self.ended:
             return ("ended", tuple(w for w in self.work if w[0] in ("late", "delete")), self.fault)
         return (
             self.state,
@@ -102,27 +116,6 @@ class Handle:
             self.flights,
             self.fault,
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Trimmer:
-    """One truncation: its machine, never changed, the number of its state, and what it asked for."""
-
-    machine: Any
-    state: int = -1
-    work: tuple[tuple[Any, ...], ...] = ()
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is over."""
-        return self.machine.status is TrimStatus.ENDED
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal keys mean equal behaviour."""
-        if self.ended:
-            return ("ended", tuple(work for work in self.work if work[0] == "late"))
-        return self.state, self.work
 
 
 class LogState(NamedTuple):

@@ -31,6 +31,8 @@ class LogWatch:
         yield state.fault
         for number in state.handles:
             yield self._world.handles.parts[number].fault
+        for number in state.trimmers:
+            yield self._world.trimmers.parts[number].fault
         head = self._world.heads.parts[state.head]
         listed = [int(ledger_id) for ledger_id in head.ledger_ids]
         yield from self._ledgers(state, head, listed)

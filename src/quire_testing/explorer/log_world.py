@@ -21,7 +21,7 @@ from quire.core.log.list import Adoption, ItemState, LedgerSummary, LogHead, Log
 from quire.core.log.machine import LogMachine, LogStatus
 from quire.core.log.trimming import TrimMachine
 from quire_testing.explorer.invariants import LOG_INVARIANTS
-from quire_testing.explorer.log_parts import Flight, Handle, Ledger, LogConfiguration, LogState, Trimmer, put
+from quire_testing.explorer.log_parts import Flight, Handle, Ledger, LogConfiguration, LogState, put
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.explorer.tables import CAS_LOST, Label, Table
@@ -36,11 +36,10 @@ class LogWorld:
         self.configuration = configuration
         self.switches = switches
         self.heads: Table[LogHead] = Table()
-        self.trimmers: Table[Trimmer] = Table(lambda trimmer: trimmer.key)
-        self._trim_states: Table[TrimMachine] = Table(state_of)
+        self.trimmers: Table[Handle] = Table(lambda trimmer: trimmer.key)
         self.handles: Table[Handle] = Table(lambda handle: handle.key)
-        self.machines: Table[LogMachine] = Table(state_of)
-        self._stepped: dict[Any, tuple[Label, int]] = {}
+        self.machines: Table[LogMachine | TrimMachine] = Table(state_of)
+        self._stepped: dict[Any, tuple[Label, Handle]] = {}
 
     def initial(self) -> LogState:
         """An empty log without a leader."""
@@ -54,13 +53,15 @@ class LogWorld:
         for who, number in enumerate(state.handles):
             handle = self.handles.parts[number]
             moves += self._works(state, who, handle)
-            if handle.machine.status is not LogStatus.ENDED:
+            if not handle.ended:
                 moves += self._leads(state, who, handle)
         if state.adopts:
             moves.append(self._adopts(state))
         if state.stages:
             moves.append(self._stages(state))
-        moves += self._trims(state)
+        moves += self._begins(state)
+        for who, number in enumerate(state.trimmers):
+            moves += self._works(state, who, self.trimmers.parts[number])
         return moves
 
     def sources(self, state: LogState) -> Iterator[tuple[tuple[str, ...], Callable[[], list[Move]]]]:
@@ -79,21 +80,19 @@ class LogWorld:
         state: LogState,
         who: int,
         handle: Handle,
-        put: Callable[[LogMachine], object],
+        put: Callable[[Any], object],
         command: str,
         *details: object,
     ) -> Move:
-        """Give a handle's machine one input; `command` and `details` name it, so that it is worked out once."""
+        """Give a machine one input; `command` and `details` name it, so that it is worked out once."""
         key = (who, handle.key, command, details)
         found = self._stepped.get(key)
         if found is None:
-            label, after = self._worked_out(who, handle, put, command)
-            found = self._stepped[key] = label, self.handles.number(after)
-        handles = (*state.handles[:who], found[1], *state.handles[who + 1 :])
-        return found[0], state._replace(handles=handles)
+            found = self._stepped[key] = self._worked_out(who, handle, put, command)
+        return found[0], self._with(state, who, found[1])
 
     def _worked_out(
-        self, who: int, handle: Handle, put: Callable[[LogMachine], object], command: str
+        self, who: int, handle: Handle, put: Callable[[Any], object], command: str
     ) -> tuple[Label, Handle]:
         """Run the machine on a copy; what it asks for becomes its handle's work."""
         machine = clone(handle.machine)
@@ -102,7 +101,8 @@ class LogWorld:
         said: list[str] = []
         try:
             put(machine)
-            said = [effect_text(effect) for effect in machine.out]
+            text = trim_text if handle.truncates else effect_text
+            said = [text(effect) for effect in machine.out]
             machine.check()
         except (QuireError, AssertionError) as error:
             name, _, rest = str(error).partition(": ")
@@ -113,9 +113,9 @@ class LogWorld:
         machine.out = []
         handle = self._drained(handle)
         handle = replace(handle, state=self.machines.number(handle.machine))
-        return Label(f"handle {who}", command, tuple(said), kind=command.split(maxsplit=1)[0]), handle
+        return Label(f"{handle.name} {who}", command, tuple(said), kind=command.split(maxsplit=1)[0]), handle
 
-    def _takes(self, handle: Handle, effect: fx.Effect) -> Handle:
+    def _takes(self, handle: Handle, effect: fx.Effect | t.TrimEffect) -> Handle:
         match effect:
             case fx.Serve(ledger_id) | fx.SwitchLedger(ledger_id):
                 return replace(handle, target=int(ledger_id))
@@ -134,6 +134,8 @@ class LogWorld:
                 return replace(handle, work=(*handle.work, ("swap", self.heads.number(head), version)))
             case fx.DeleteLedger(ledger_id):
                 return replace(handle, work=(*handle.work, ("delete", int(ledger_id))))
+            case t.TrimDeleteLedger(item):
+                return replace(handle, work=(*handle.work, ("delete", int(item.ledger_id))))
             case fx.BackOff():
                 return replace(handle, work=(*handle.work, ("retry",)))
             case fx.CloseLedger(ledger_id):
@@ -157,6 +159,9 @@ class LogWorld:
         return handle
 
     def _with(self, state: LogState, who: int, handle: Handle) -> LogState:
+        if handle.truncates:
+            number = self.trimmers.number(handle)
+            return state._replace(trimmers=(*state.trimmers[:who], number, *state.trimmers[who + 1 :]))
         handles = (*state.handles[:who], self.handles.number(handle), *state.handles[who + 1 :])
         return state._replace(handles=handles)
 
@@ -224,7 +229,7 @@ class LogWorld:
         label, acked = self._step(state, who, after, lambda _: None, f"acknowledges {flight.number}")
         return label, acked._replace(acked=(*state.acked, (who, flight.number, flight.seen)))
 
-    # --- what handles asked for --------------------------------------------------------------------------------------
+    # --- what handles and truncations asked for ----------------------------------------------------------------------
 
     def _works(self, state: LogState, who: int, handle: Handle) -> Iterator[Move]:
         for index, work in enumerate(handle.work):
@@ -233,11 +238,18 @@ class LogWorld:
             if kind in ("swap", "late"):
                 yield from self._cas(state, who, rest, work)
             elif kind == "delete":
-                ledger = state.ledgers[work[1] - 1]._replace(deleted=True, closed=True)
-                after = self._with(state, who, rest)._replace(ledgers=put(state.ledgers, work[1], ledger))
-                yield Label(f"handle {who}", f"deletes ledger {work[1]}", (), kind="delete"), after
-            elif handle.machine.status is not LogStatus.ENDED:
+                yield self._deletes(state, who, rest, work[1])
+            elif not handle.ended:
                 yield from self._asks(state, who, rest, work)
+
+    def _deletes(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> Move:
+        """A ledger is deleted; a truncation's machine hears of it."""
+        ledger, command = state.ledgers[ledger_id - 1], f"deletes ledger {ledger_id}"
+        deleted = ledger._replace(deleted=True, closed=True)
+        after = state._replace(ledgers=put(state.ledgers, ledger_id, deleted))
+        if rest.truncates:
+            return self._step(after, who, rest, lambda m: m.ledger_deleted(LedgerId(ledger_id)), command)
+        return Label(f"handle {who}", command, (), kind="delete"), self._with(after, who, rest)
 
     def _asks(self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]) -> Iterator[Move]:
         kind = work[0]
@@ -322,33 +334,35 @@ class LogWorld:
     def _cas(self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]) -> Iterator[Move]:
         """The compare-and-swap reaches the store; or its handle gives up waiting, and it is late."""
         kind, head, version = work
-        new = self._taken(state, who, head, version)
+        new = self._taken(state, rest, head, version)
         answer = "conflict" if new is None else "written"
-        response = ("answer", answer, state.version + 1)
+        response = ("answer", answer, 0 if rest.truncates and new is None else state.version + 1)
         after = rest if kind == "late" else replace(rest, work=(*rest.work, response))
         after_cas = self._with(state, who, after)
         if new is not None:
             after_cas = self._listed(after_cas, new)
         ids = list(self.heads.parts[head].ledger_ids)
-        command = f"takes v{version}: {ids} from handle {who}"
+        command = f"takes v{version}: {ids} from {rest.name} {who}"
         yield Label("store", command, (answer,), kind=f"swap {answer}"), after_cas
-        if (
-            kind == "swap"
-            and state.lost_swaps
-            and self.handles.parts[state.handles[who]].machine.status is not LogStatus.ENDED
-        ):
+        if kind == "swap" and state.lost_swaps and not rest.ended:
             late = replace(rest, work=(*rest.work, ("late", head, version)))
             spent = state._replace(lost_swaps=state.lost_swaps - 1)
-            yield self._step(spent, who, late, lambda m: m.head_unknown(), CAS_LOST)
+            # A truncation's driver takes an unknown outcome for a conflict: whatever is in stays in.
+            yield self._step(
+                spent,
+                who,
+                late,
+                lambda m: m.head_conflicted() if rest.truncates else m.head_unknown(),
+                CAS_LOST,
+            )
 
-    def _taken(self, state: LogState, who: int, head: int, version: int) -> int | None:
+    def _taken(self, state: LogState, rest: Handle, head: int, version: int) -> int | None:
         """The head that the store has after a compare-and-swap, None after a conflict."""
-        if version == state.version:
-            return head
         blind = self.switches.blind_lists
-        machine = self.handles.parts[state.handles[who]].machine
-        opening = machine.status is LogStatus.STORING
-        if (blind == "open" and opening) or (blind == "roll" and not opening):
+        if version == state.version or (blind == "trim" and rest.truncates):
+            return head
+        opening = rest.machine.status is LogStatus.STORING
+        if not rest.truncates and blind == ("open" if opening else "roll"):
             now, asked = self.heads.parts[state.head], self.heads.parts[head]
             added = [item for item in asked.items if now.item(item.ledger_id) is None]
             merged = replace(now, items=(*now.items, *added))
@@ -385,90 +399,18 @@ class LogWorld:
         label = Label("sink", f"puts ledger {number} on the list", (), kind="adopt")
         return label, after._replace(adopts=state.adopts - 1)
 
-    # --- truncations: any client may run one, and one may stop anywhere --------------------------------------------------
-    # One that stops for ever is one whose steps are never taken. Its ledgers are deleted only after the list without
-    # them is written; an opener of the log meanwhile finds them deleted.
+    def _begins(self, state: LogState) -> Iterator[Move]:
+        """Any client may run a truncation, and one may stop anywhere: one whose steps are never taken.
 
-    def _trims(self, state: LogState) -> Iterator[Move]:
+        Its ledgers are deleted only after the list without them is written; an opener of the log meanwhile finds them
+        deleted.
+        """
         if len(state.trimmers) < self.configuration.trims:
-            for before in range(1, self.heads.parts[state.head].closed_end + 1):
-                yield self._begins(state, before)
-        for who, number in enumerate(state.trimmers):
-            trimmer = self.trimmers.parts[number]
-            for index, work in enumerate(trimmer.work):
-                rest = replace(trimmer, work=(*trimmer.work[:index], *trimmer.work[index + 1 :]))
-                yield from self._trim_works(state, who, rest, work)
-
-    def _begins(self, state: LogState, before: int) -> Move:
-        machine = self.switches.trim(before, end=self.heads.parts[state.head].closed_end)
-        wider = state._replace(trimmers=(*state.trimmers, -1))
-        who = len(state.trimmers)
-        return self._trim_step(wider, who, Trimmer(machine), lambda m: m.start(), f"truncate before {before}")
-
-    def _trim_works(self, state: LogState, who: int, rest: Trimmer, work: tuple[Any, ...]) -> Iterator[Move]:
-        kind = work[0]
-        if kind in ("swap", "late"):
-            yield from self._trim_cas(state, who, rest, work)
-        elif rest.ended:
-            return
-        elif kind == "read":
-            head, version = self.heads.parts[state.head], state.version
-            yield self._trim_step(state, who, rest, lambda m: m.head_read(head, version), "reads the list")
-        elif kind == "delete":
-            ledger = state.ledgers[work[1] - 1]._replace(deleted=True, closed=True)
-            after = state._replace(ledgers=put(state.ledgers, work[1], ledger))
-            yield self._trim_step(
-                after, who, rest, lambda m: m.ledger_deleted(LedgerId(work[1])), f"deletes ledger {work[1]}"
-            )
-        elif kind == "written":
-            yield self._trim_step(
-                state, who, rest, lambda m: m.head_written(work[1]), "hears that the list is written"
-            )
-        else:
-            yield self._trim_step(state, who, rest, lambda m: m.head_conflicted(), "hears of a conflict")
-
-    def _trim_cas(self, state: LogState, who: int, rest: Trimmer, work: tuple[Any, ...]) -> Iterator[Move]:
-        kind, head, version = work
-        taken = version == state.version or self.switches.blind_lists == "trim"
-        answer = ("written", state.version + 1) if taken else ("conflict",)
-        after = rest if kind == "late" else replace(rest, work=(*rest.work, answer))
-        after_cas = self._with_trimmer(state, who, after)
-        if taken:
-            after_cas = self._listed(after_cas, head)
-        ids = list(self.heads.parts[head].ledger_ids)
-        command = f"takes v{version}: {ids} from truncation {who}"
-        yield Label("store", command, (answer[0],), kind=f"swap {answer[0]}"), after_cas
-        if kind == "swap" and state.lost_swaps:
-            late = replace(rest, work=(*rest.work, ("late", head, version)))
-            spent = state._replace(lost_swaps=state.lost_swaps - 1)
-            # The driver takes an unknown outcome for a conflict: whatever is in stays in.
-            yield self._trim_step(spent, who, late, lambda m: m.head_conflicted(), CAS_LOST)
-
-    def _trim_step(
-        self, state: LogState, who: int, trimmer: Trimmer, put_in: Callable[[Any], object], command: str
-    ) -> Move:
-        machine = clone(trimmer.machine)
-        machine.out = []
-        put_in(machine)
-        machine.check()
-        work, said = list(trimmer.work), []
-        for effect in machine.out:
-            said.append(trim_text(effect))
-            match effect:
-                case fx.ReadHead():
-                    work.append(("read",))
-                case fx.WriteHead(head, version):
-                    work.append(("swap", self.heads.number(head), version))
-                case t.TrimDeleteLedger(item):
-                    work.append(("delete", int(item.ledger_id)))
-        machine.out = []
-        after = Trimmer(machine, self._trim_states.number(machine), tuple(work))
-        label = Label(f"truncation {who}", command, tuple(said), kind=command.split(maxsplit=1)[0])
-        return label, self._with_trimmer(state, who, after)
-
-    def _with_trimmer(self, state: LogState, who: int, trimmer: Trimmer) -> LogState:
-        number = self.trimmers.number(trimmer)
-        return state._replace(trimmers=(*state.trimmers[:who], number, *state.trimmers[who + 1 :]))
+            who, end = len(state.trimmers), self.heads.parts[state.head].closed_end
+            wider = state._replace(trimmers=(*state.trimmers, -1))
+            for before in range(1, end + 1):
+                trimmer = Handle(self.switches.trim(before, end=end))
+                yield self._step(wider, who, trimmer, lambda m: m.start(), f"truncate before {before}", end)
 
     def _listed(self, state: LogState, new: int) -> LogState:
         """The store takes a new head: what left the list's front was truncated, anything else is against L4."""

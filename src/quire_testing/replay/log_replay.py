@@ -62,7 +62,7 @@ def model_of(world: LogWorld, number: int) -> tuple[Any, ...]:
     """A handle of the explorer."""
     handle = world.handles.parts[number]
     work = [each for each in (_model_work(world, work) for work in handle.work) if each is not None]
-    if handle.machine.status is LogStatus.ENDED:
+    if handle.ended:
         return _ended(work)
     closing = handle.machine.status is LogStatus.CLOSING
     target = handle.target if handle.target != handle.draining and not closing else 0
@@ -111,14 +111,7 @@ def program_of(handle: LogHandle) -> tuple[Any, ...]:
 def model_of_truncation(world: LogWorld, number: int) -> tuple[Any, ...]:
     """A truncation of the explorer."""
     trimmer = world.trimmers.parts[number]
-    work: list[tuple[Any, ...]] = []
-    for each in trimmer.work:
-        if each[0] in ("written", "conflict"):
-            work.append(("answer", each[0], each[1] if len(each) > 1 else 0))
-        elif each[0] in ("swap", "late"):
-            work.append((each[0], plain(world.heads.parts[each[1]]), each[2]))
-        else:
-            work.append(each)
+    work = [each for each in (_model_work(world, work) for work in trimmer.work) if each is not None]
     return _ended(work) if trimmer.ended else (_of_machine(trimmer.machine), sorted(work, key=repr))
 
 
@@ -312,7 +305,7 @@ def _heeded(world: LogWorld, label: Label, before: LogState, after: LogState) ->
         program = (
             world.trimmers.parts[state.trimmers[who]] if trims else world.handles.parts[state.handles[who]]
         )
-        return sum(work[0] in ("answer", "written", "conflict") for work in program.work)
+        return sum(work[0] == "answer" for work in program.work)
 
     return answers(after) > answers(before)
 
