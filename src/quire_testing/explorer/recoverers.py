@@ -1,5 +1,7 @@
 """The recoverer as a client: the recovery machine of `core` with the least of a driver around it.
 
+A stream's client that takes it over does the same (`stream_clients.py`); its requests name terms besides.
+
 Source: `client/recovering/recovery.py`, whose handling of effects this repeats.
 """
 
@@ -9,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.core.answers import Answer
+from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger import effects as e
 from quire.core.ledger.metadata import LedgerMetadata
@@ -23,29 +26,15 @@ from quire_testing.explorer.clients import (
     Running,
     bookie_name,
     bookie_number,
+    fault_of,
 )
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.messages import Reply, Request, lacs_of
 from quire_testing.explorer.snapshot import state_of
 
 
-class RecoveryDriver(ClientDriver):
-    """A recoverer's side."""
-
-    def __init__(self, configuration: Configuration, rules: Any, kind: type[RecoveryMachine]) -> None:
-        super().__init__(configuration)
-        self._rules = rules
-        self._kind = kind
-
-    def new(self) -> ClientState:
-        """A recoverer that has not begun."""
-        return ClientState(("recoverer",), None)
-
-    def start(self, client: ClientState, record: LedgerMetadata, version: int) -> list[Outcome]:
-        """Begin with the record as it is now."""
-        machine = self._kind(record, version, self._rules, self.configuration.window)
-        fresh = ClientState((), machine, verdict=client.verdict, fault=client.fault)
-        return self.step(fresh, lambda m: m.recover())
+class RecoveringDriver(ClientDriver):
+    """What a client that recovers a ledger has in common with one that takes a stream over."""
 
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
         """The write ensemble; effects name bookies themselves."""
@@ -69,7 +58,10 @@ class RecoveryDriver(ClientDriver):
             running.sends.append((number, ("put", int(effect.slot), number, *span, lac)))
         elif isinstance(effect, e.WaitForAnswers):
             # At once: a response that comes while a driver waits is one that comes before the last denial.
-            running.machine.waited()
+            try:
+                running.machine.waited()
+            except (QuireError, AssertionError) as error:
+                running.fault = running.fault or fault_of(error)
         elif isinstance(effect, e.WriteMetadata):
             running.asks.append(("swap", effect.record, effect.version))
         elif isinstance(effect, e.RereadMetadata):
@@ -80,6 +72,86 @@ class RecoveryDriver(ClientDriver):
             running.result = "inconclusive"
         elif isinstance(effect, e.RecoveryFailed):
             running.result = f"failed {effect.answer.name}"
+
+    # --- responses -----------------------------------------------------------------------------------------------
+
+    def answered(self, client: ClientState, bookie: int, reply: Reply) -> list[Outcome]:
+        """A bookie's response."""
+        request, answer, payload = reply
+        slot, name = request[1], bookie_name(bookie)
+        if request[0] == "fence":
+            lac, lafr = lacs_of(payload)
+            return self.step(client, lambda m: m.fence_answered(slot, answer, lac, lafr))
+        if request[0] == "read":
+            entries, through, unknown, *of_terms = payload or ((), NO_ENTRY, ())
+            lengths = {entry: entry + 1 for entry in entries}
+            origins = dict(zip(entries, *of_terms, strict=True)) if of_terms else {}
+            return self.step(
+                client, lambda m: m.read_answered(slot, answer, lengths, through, unknown, origins)
+            )
+        if request[0] == "truncate":
+            return self.step(client, lambda m: m.truncation_answered(slot, name, answer))
+        first, last = request[3], request[4]
+        return self.step(client, lambda m: m.adds_answered(slot, name, first, last, answer))
+
+    def gave_up(self, client: ClientState, bookie: int, request: Request) -> list[Outcome]:
+        """The time of a request is over."""
+        return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
+
+    def heeds(self, client: ClientState, reply: Reply) -> bool:
+        """Whether a response can still change anything: of late fences, a LAC that may contradict the end."""
+        request, _, payload = reply
+        if request[0] == "fence" and client.machine.status is RecoveryStatus.READING:
+            return (
+                payload is not None
+                and lacs_of(payload)[0] > client.machine.lap
+                and client.machine.end.status is not EndStatus.FOUND
+            )
+        return self.waits_for(client, request)
+
+    def waits_for(self, client: ClientState, request: Request) -> bool:
+        """Whether the response to a request can still change anything."""
+        machine = client.machine
+        if request[0] == "truncate":
+            return bool(machine.truncates)
+        if request[0] == "fence":
+            return machine.status is RecoveryStatus.FENCING
+        if request[0] == "read":
+            return machine.status is RecoveryStatus.READING and machine.end.status is not EndStatus.FOUND
+        return machine.status is RecoveryStatus.READING
+
+    def cas_answered(
+        self, client: ClientState, answer: str, record: LedgerMetadata, version: int
+    ) -> list[Outcome]:
+        """The store's response to a compare-and-swap; one that was lost counts as a conflict."""
+        if answer == "written":
+            return self.step(client, lambda m: m.metadata_written(record, version))
+        return self.step(client, lambda m: m.metadata_conflicted())
+
+    def length_answered(self, client: ClientState, *, found: bool) -> list[Outcome]:
+        """The last entry was read for its length, or no bookie could serve it."""
+        if found:
+            return self.step(client, lambda m: m.length_found(m.lap + 1))
+        return self.step(client, lambda m: m.length_unavailable(()))
+
+
+class RecoveryDriver(RecoveringDriver):
+    """A recoverer's side."""
+
+    def __init__(self, configuration: Configuration, rules: Any, kind: type[RecoveryMachine]) -> None:
+        super().__init__(configuration)
+        self._rules = rules
+        self._kind = kind
+
+    def new(self) -> ClientState:
+        """A recoverer that has not begun."""
+        return ClientState(("recoverer",), None)
+
+    def start(self, client: ClientState, record: LedgerMetadata, version: int) -> list[Outcome]:
+        """Begin with the record as it is now."""
+        machine = self._kind(record, version, self._rules, self.configuration.window)
+        fresh = ClientState((), machine, verdict=client.verdict, fault=client.fault)
+        return self.step(fresh, lambda m: m.recover())
 
     def _outcome(self, client: ClientState, running: Running) -> Outcome:
         machine = running.machine
@@ -123,66 +195,11 @@ class RecoveryDriver(ClientDriver):
                 return "W", f"entry {entry} was not written back to slots {missing}"
         return None
 
-    # --- responses -----------------------------------------------------------------------------------------------
-
-    def answered(self, client: ClientState, bookie: int, reply: Reply) -> list[Outcome]:
-        """A bookie's response."""
-        request, answer, payload = reply
-        slot = request[1]
-        if request[0] == "fence":
-            lac, lafr = lacs_of(payload)
-            return self.step(client, lambda m: m.fence_answered(slot, answer, lac, lafr))
-        if request[0] == "read":
-            entries, through, unknown = payload or ((), NO_ENTRY, ())
-            lengths = {entry: entry + 1 for entry in entries}
-            return self.step(client, lambda m: m.read_answered(slot, answer, lengths, through, unknown))
-        first, last = request[3], request[4]
-        name = bookie_name(bookie)
-        return self.step(client, lambda m: m.adds_answered(slot, name, first, last, answer))
-
-    def gave_up(self, client: ClientState, bookie: int, request: Request) -> list[Outcome]:
-        """The time of a request is over."""
-        return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
-
-    def heeds(self, client: ClientState, reply: Reply) -> bool:
-        """Whether a response can still change anything: of late fences, a LAC that may contradict the end."""
-        request, _, payload = reply
-        if request[0] == "fence" and client.machine.status is RecoveryStatus.READING:
-            return (
-                payload is not None
-                and lacs_of(payload)[0] > client.machine.lap
-                and client.machine.end.status is not EndStatus.FOUND
-            )
-        return self.waits_for(client, request)
-
-    def waits_for(self, client: ClientState, request: Request) -> bool:
-        """Whether the response to a request can still change anything."""
-        machine = client.machine
-        if request[0] == "fence":
-            return machine.status is RecoveryStatus.FENCING
-        if request[0] == "read":
-            return machine.status is RecoveryStatus.READING and machine.end.status is not EndStatus.FOUND
-        return machine.status is RecoveryStatus.READING
-
-    def cas_answered(
-        self, client: ClientState, answer: str, record: LedgerMetadata, version: int
-    ) -> list[Outcome]:
-        """The store's response to a compare-and-swap; one that was lost counts as a conflict."""
-        if answer == "written":
-            return self.step(client, lambda m: m.metadata_written(record, version))
-        return self.step(client, lambda m: m.metadata_conflicted())
-
     def read_answered(
         self, client: ClientState, record: LedgerMetadata | None, version: int
     ) -> list[Outcome]:
         """The record as the store has it."""
         return self.step(client, lambda m: m.metadata_read(record, version))
-
-    def length_answered(self, client: ClientState, *, found: bool) -> list[Outcome]:
-        """The last entry was read for its length, or no bookie could serve it."""
-        if found:
-            return self.step(client, lambda m: m.length_found(m.lap + 1))
-        return self.step(client, lambda m: m.length_unavailable(()))
 
 
 def settle(machine: RecoveryMachine) -> None:

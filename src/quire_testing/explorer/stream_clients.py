@@ -8,21 +8,18 @@ Source: docs/protocol/streams.md; `client/writing/writer.py` and `client/recover
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from quire.core.answers import Answer
-from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger import effects as e
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.terms import NO_TERM
 from quire.core.ledger.writer import WriterMachine
-from quire.core.recovery.log_end_search import EndStatus
 from quire.core.recovery.machine import RecoveryStatus
-from quire.core.recovery.take_over import TakeOverMachine
 from quire_testing.explorer.clients import (
     NOW_MS,
     WRITER_DONE,
@@ -33,12 +30,11 @@ from quire_testing.explorer.clients import (
     Running,
     bookie_name,
     bookie_number,
-    fault_of,
     patience,
 )
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.messages import Reply, Request
-from quire_testing.explorer.recoverers import settle
+from quire_testing.explorer.messages import DROP, Reply, Request
+from quire_testing.explorer.recoverers import RecoveringDriver, settle
 from quire_testing.explorer.snapshot import state_of
 from quire_testing.explorer.stream_bookies import Value
 from quire_testing.explorer.switches import Switches
@@ -77,8 +73,8 @@ class StreamClient(ClientState):
         return self.machine is None
 
 
-class StreamDriver(LedgerWriterDriver):
-    """A client's side.
+class StreamDriver(RecoveringDriver, LedgerWriterDriver):
+    """A client's side: it takes over like a recoverer, and writes like a ledger's writer.
 
     Args:
         configuration: the sizes.
@@ -118,16 +114,13 @@ class StreamDriver(LedgerWriterDriver):
 
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
         """The ensemble that is sent to."""
-        if isinstance(machine, WriterMachine):
-            return machine.ensemble
-        return machine.back.change.ensemble  # type: ignore[no-any-return]
+        side = LedgerWriterDriver if isinstance(machine, WriterMachine) else RecoveringDriver
+        return side.ensemble_of(self, machine)
 
     def choose(self, machine: Any, chosen: dict[Slot, BookieId]) -> None:
         """The driver's choice, made in the same turn."""
-        if isinstance(machine, TakeOverMachine):
-            machine.replacements_found(chosen)
-        else:
-            super().choose(machine, chosen)
+        side = LedgerWriterDriver if isinstance(machine, WriterMachine) else RecoveringDriver
+        side.choose(self, machine, chosen)
 
     def take_choice(
         self,
@@ -158,62 +151,27 @@ class StreamDriver(LedgerWriterDriver):
         return self.step(waiting, lambda m: m.replacements_chosen(chosen, NOW_MS))
 
     def carry_out(self, running: Any, effect: Any) -> None:
-        """Do what one effect asks; every request names the client's term, and reads the origin term of their entries."""
-        machine = running.machine
-        if isinstance(machine, WriterMachine):
-            before = len(running.sends)
-            super().carry_out(running, effect)
-            term = machine.closing.term
-            running.sends[before:] = [
-                (bookie, request if request == ("drop",) else (*request, term))
-                for bookie, request in running.sends[before:]
-            ]
-            if isinstance(effect, e.SlotReturned) and self._switches.returning_truncates:
-                number, begin = bookie_number(effect.bookie), machine.cas.record.last_fragment.first_entry
-                truncate = ("truncate", int(effect.slot), number, int(begin), False, NO_ENTRY, term)
-                running.sends.append((number, truncate))
-            return
-        record, term = machine.record, machine.term
-        if isinstance(effect, e.SendLacRead):
-            running.sends.append((bookie_number(effect.bookie), ("fence", int(effect.slot), term)))
-        elif isinstance(effect, e.SendRecoveryRead):
-            span = (int(effect.first), int(effect.last))
-            origin = NO_TERM if record.only_fences else record.origin_of(span[0])
-            read = ("read", int(effect.slot), *span, effect.fence, origin, term)
-            running.sends.append((bookie_number(effect.bookie), read))
-        elif isinstance(effect, e.SendRecoveryAdds):
-            number, ids = bookie_number(effect.bookie), range(effect.first, effect.last + 1)
-            rest = (effect.period, effect.stripes, int(effect.last_add_confirmed))
-            for origin, group in groupby(ids, machine.origin_of):  # a run has one origin term
-                part = list(group)
-                if not any(effect.stripes >> entry % effect.period & 1 for entry in part):
-                    continue
-                origins = (origin,) * len(part)
-                put = ("put", int(effect.slot), number, part[0], part[-1], *rest, origins, term)
-                running.sends.append((number, put))
-        elif isinstance(effect, e.SendTruncation):
+        """Do what one effect asks."""
+        machine, sends = running.machine, running.sends
+        before = len(sends)
+        if isinstance(effect, e.SendTruncation):
             number, lac = bookie_number(effect.bookie), int(effect.last_add_confirmed)
-            what = ("truncate", int(effect.slot), number, int(effect.entry_id), effect.no_op, lac, term)
-            running.sends.append((number, what))
-        elif isinstance(effect, e.WaitForAnswers):
-            try:
-                machine.waited()
-            except (QuireError, AssertionError) as error:
-                running.fault = running.fault or fault_of(error)
-        elif isinstance(effect, e.WriteMetadata):
-            running.asks.append(("swap", effect.record, effect.version))
-        elif isinstance(effect, e.RereadMetadata):
-            running.asks.append(("read",))
+            truncate = ("truncate", int(effect.slot), number, int(effect.entry_id), effect.no_op, lac)
+            sends.append((number, truncate))
+        elif isinstance(effect, e.SlotReturned) and self._switches.returning_truncates:
+            number, begin = bookie_number(effect.bookie), machine.cas.record.last_fragment.first_entry
+            sends.append((number, ("truncate", int(effect.slot), number, int(begin), False, NO_ENTRY)))
         elif isinstance(effect, e.TakenOver):
             running.taken = effect
         elif isinstance(effect, e.TakeOverSuperseded):
             running.result = "superseded"
-        elif isinstance(effect, e.RecoveryInconclusive):
-            running.result = "inconclusive"
-        elif isinstance(effect, e.RecoveryClosed):
-            running.result = "closed"
-        elif isinstance(effect, e.RecoveryFailed):
-            running.result = f"failed {effect.answer.name}"
+        elif isinstance(machine, WriterMachine):
+            LedgerWriterDriver.carry_out(self, running, effect)
+        else:
+            super().carry_out(running, effect)
+        sends[before:] = [
+            (bookie, named) for bookie, request in sends[before:] for named in _in_terms(machine, request)
+        ]
 
     def _outcome(self, client: ClientState, running: Running) -> Outcome:
         assert isinstance(client, StreamClient)
@@ -280,31 +238,13 @@ class StreamDriver(LedgerWriterDriver):
 
     def answered(self, client: ClientState, bookie: int, reply: Reply) -> list[Outcome]:
         """A bookie's response."""
-        request, answer, payload = reply
-        slot, name = request[1], bookie_name(bookie)
-        if isinstance(client.machine, WriterMachine):
-            if request[0] == "truncate":
-                assert isinstance(client, StreamClient)
-                return self._truncated(client, slot, name, answer)
+        request, answer, _ = reply
+        if not isinstance(client.machine, WriterMachine):
             return super().answered(client, bookie, reply)
-        if request[0] == "fence":
-            lac = NO_ENTRY if payload is None else payload
-            return self.step(client, lambda m: m.fence_answered(slot, answer, lac))
-        if request[0] == "read":
-            entries, through, unknown, *of_terms = payload or ((), NO_ENTRY, ())
-            lengths = {entry: entry + 1 for entry in entries}
-            origins = dict(zip(entries, of_terms[0] if of_terms else entries, strict=True))
-            return self.step(
-                client, lambda m: m.read_answered(slot, answer, lengths, through, unknown, origins)
-            )
         if request[0] == "truncate":
-            return self.step(client, lambda m: m.truncation_answered(slot, name, answer))
-        first, last = request[3], request[4]
-        return self.step(client, lambda m: m.adds_answered(slot, name, first, last, answer))
-
-    def gave_up(self, client: ClientState, bookie: int, request: Request) -> list[Outcome]:
-        """The time of a request is over."""
-        return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
+            assert isinstance(client, StreamClient)
+            return self._truncated(client, request[1], bookie_name(bookie), answer)
+        return LedgerWriterDriver.answered(self, client, bookie, reply)
 
     def waited(self, client: ClientState) -> list[Outcome]:
         """The pause of a take-over is over that waits for bookies; nothing where none waits."""
@@ -312,57 +252,44 @@ class StreamDriver(LedgerWriterDriver):
 
     def heeds(self, client: ClientState, reply: Reply) -> bool:
         """Whether a response can still change anything."""
-        request, answer, lac = reply
-        if not self.waits_for(client, request):
-            late = request[0] == "fence" and isinstance(client.machine, TakeOverMachine)
-            return bool(late and request[-1] == client.machine.term and self._contradicts(client, lac))
-        if isinstance(client.machine, WriterMachine):
-            chosen = request[0] == "truncate"
-            return bool(chosen or answer is not Answer.OK or request[2] in client.machine.window.runs)
-        return True
-
-    @staticmethod
-    def _contradicts(client: ClientState, lac: int | None) -> bool:
-        """A LAC of a late response to the fence may contradict the end."""
+        (kind, *_, term), answer, _ = reply
         machine = client.machine
-        return (
-            lac is not None
-            and machine.status is RecoveryStatus.READING
-            and lac > machine.lap
-            and machine.end.status is not EndStatus.FOUND
-        )
+        if isinstance(machine, WriterMachine):
+            changes = kind == "truncate" or answer is not Answer.OK or reply[0][2] in machine.window.runs
+            return changes and self.waits_for(client, reply[0])
+        return machine is not None and term == machine.term and super().heeds(client, reply)
 
     def waits_for(self, client: ClientState, request: Request) -> bool:
         """Whether the response to a request can still change anything."""
         machine = client.machine
-        if machine is None:
-            return False
         if isinstance(machine, WriterMachine):
             assert isinstance(client, StreamClient)
             joins = request[0] == "truncate" and (request[1], bookie_name(request[2])) in client.joining
             return bool((request[0] == "add" or joins) and request[-1] == machine.closing.term)
-        if request[-1] != machine.term or request[0] == "add":
-            return False
-        if request[0] == "truncate":
-            return bool(machine.truncates)
-        if request[0] == "fence":
-            return machine.status is RecoveryStatus.FENCING
-        if request[0] == "read":
-            return machine.status is RecoveryStatus.READING and machine.end.status is not EndStatus.FOUND
-        return machine.status is RecoveryStatus.READING
+        recovers = machine is not None and request[-1] == machine.term and request[0] != "add"
+        return recovers and super().waits_for(client, request)
 
     def cas_answered(
         self, client: ClientState, answer: str, record: LedgerMetadata, version: int
     ) -> list[Outcome]:
-        """The store's response to a compare-and-swap; one that was lost counts as a conflict."""
-        if isinstance(client.machine, WriterMachine):
-            return super().cas_answered(client, answer, record, version)
-        if answer == "written":
-            return self.step(client, lambda m: m.metadata_written(record, version))
-        return self.step(client, lambda m: m.metadata_conflicted())
+        """The store's response to a compare-and-swap."""
+        side = LedgerWriterDriver if isinstance(client.machine, WriterMachine) else RecoveringDriver
+        return side.cas_answered(self, client, answer, record, version)
 
-    def length_answered(self, client: ClientState, *, found: bool) -> list[Outcome]:
-        """The last entry was read for its length, or no bookie could serve it."""
-        if found:
-            return self.step(client, lambda m: m.length_found(m.lap + 1))
-        return self.step(client, lambda m: m.length_unavailable(()))
+
+def _in_terms(machine: Any, request: Request) -> Iterator[Request]:
+    """A request of a client: it names the sender's term, and before that origin terms of what is read or written back."""
+    if isinstance(machine, WriterMachine):
+        yield request if request is DROP else (*request, machine.closing.term)
+    elif request[0] == "read":
+        record = machine.record
+        yield (*request, NO_TERM if record.only_fences else record.origin_of(request[2]), machine.term)
+    elif request[0] == "put":
+        kind, slot, bookie, first, last, period, stripes, lac = request
+        for origin, group in groupby(range(first, last + 1), machine.origin_of):  # a run has one origin term
+            part = list(group)
+            if any(stripes >> entry % period & 1 for entry in part):
+                origins = (origin,) * len(part)
+                yield kind, slot, bookie, part[0], part[-1], period, stripes, lac, origins, machine.term
+    else:
+        yield (*request, machine.term)
