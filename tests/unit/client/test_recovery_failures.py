@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.client.recovering.recovery_failures import is_final, not_recovered, not_taken
+from quire.client.recovering.recovery_failures import is_final, not_recovered
 from quire.core.answers import Answer
 from quire.core.errors import (
     CorruptMetadataError,
@@ -62,7 +62,7 @@ def test_a_failure_has_its_error(
     error = not_recovered(RECORD, result, "")
     assert (type(error), error.ids["ledger_id"]) == (kind, 7)
     assert of_ledger in str(error)
-    error = not_taken("ticks", result, LedgerId(7), "")
+    error = not_recovered(RECORD, result, "", "ticks")
     assert (type(error), error.ids["ledger_id"]) == (stream_kind or kind, 7)
     assert of_stream in str(error)
 
@@ -74,7 +74,7 @@ def test_where_nothing_was_fenced_it_is_the_end_that_is_unknown() -> None:
 
 def test_a_stream_that_was_closed_for_good_says_where() -> None:
     closed = RecoveryClosed(replace(RECORD).in_recovery().closed(11, 100), 3, accepted=True)
-    error = not_taken("ticks", closed, LedgerId(7), "")
+    error = not_recovered(RECORD, closed, "", "ticks")
     assert isinstance(error, StreamClosedError)
     assert "at entry 11" in str(error)
 

@@ -19,7 +19,7 @@ from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
 from quire.client.reading.reader import LedgerReader
 from quire.client.recovering.recovery import AGAIN_PAUSE_S
-from quire.client.recovering.recovery_failures import check_ignored_lacs, is_final, not_taken
+from quire.client.recovering.recovery_failures import check_ignored_lacs, is_final, not_recovered
 from quire.client.repairing.copies import LedgerReport, LedgerVerifier, recorded_holes
 from quire.client.streams.take_over import (
     AWAITED_PAUSE_MS,
@@ -322,7 +322,7 @@ class UnboundedLedger:
             now_ms = context.clock.now_ms()
             deadline_ms = deadline_ms or now_ms + config.recovery_patience_ms
             if is_final(result) or now_ms >= deadline_ms:
-                raise not_taken(self.name, result, record.ledger_id, context.bookies.troubles())
+                raise not_recovered(record, result, context.bookies.troubles(), self.name)
             await asyncio.sleep(AGAIN_PAUSE_S)
 
     async def _campaign(self, election: StreamElection) -> None:
