@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.console.asking import can_ask, confirm
+from quire.cli.console.awaited import StuckAppends, telling_who_is_awaited
 from quire.cli.console.failures import EXIT_ATTENTION
 from quire.cli.console.opening import connected, sure, with_client
 from quire.cli.console.options import (
@@ -307,7 +308,10 @@ async def append_to_new(
         guarantee=like.guarantee and like.guarantee.replace("-", "_"),
     )
     tally = AppendTally()
-    what = f"ledger {writer.ledger_id}"
+    what, stuck = (
+        f"ledger {writer.ledger_id}",
+        StuckAppends(lambda: tally.confirmed, lambda: writer.waits_for),
+    )
     shown = TerminalInputProgress(what, None, "entries") if typed else out.progress(what)
 
     async def made() -> LedgerWriter:
@@ -315,7 +319,8 @@ async def append_to_new(
 
     try:
         with telling_how_far(tally, out, "entries", "entry", ledger_id=writer.ledger_id), shown as progress:
-            await append_all(made, records, progress, tally)
+            async with telling_who_is_awaited(out, what, stuck):
+                await append_all(made, records, progress, tally)
             seconds = progress.seconds
     except BaseException:
         await writer.abandon()
@@ -323,7 +328,8 @@ async def append_to_new(
             f"Ledger {writer.ledger_id} is left open: `quire ledger recover {writer.ledger_id}` closes it."
         )
         raise
-    await (writer.abandon() if like.leave_open else writer.close())
+    async with telling_who_is_awaited(out, what, stuck):
+        await (writer.abandon() if like.leave_open else writer.close())
     await client.close()  # only then it is known what bookies lack
     _say_appended(writer, tally, "open" if like.leave_open else "closed", seconds, out)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
+from quire.cli.console.awaited import StuckAppends, telling_who_is_awaited
 from quire.cli.console.feed import (
     AppendTally,
     TerminalInputProgress,
@@ -192,6 +193,8 @@ async def append_records(
                 elif (standing := await standing_of(client, name)).writer and not out.as_json:
                     out.note(f"{agreed.does} waits until the writer at {standing.writer_host} has ended.")
                 writer = await log.open_writer(wait_for_leadership=wait)
+                stuck = StuckAppends(lambda: tally.confirmed, lambda: writer.waits_for)
+                await stack.enter_async_context(telling_who_is_awaited(out, f"log {name}", stuck))
                 return LogAppender(await stack.enter_async_context(writer))
 
             stack.enter_context(shown)

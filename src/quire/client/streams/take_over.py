@@ -290,8 +290,9 @@ class StreamTakeOver(RecoveryPerformer[TakeOverResult]):
         if not self._fencing.waiting:
             waiting = ", ".join(f"{bookie} ({why})" for bookie, why in self.waits_for.items())
             log.warning(
-                "stream %d: the take-over in term %d waits for %s", self._record.ledger_id, self.term, waiting
-            )
+                "stream %d: the take-over in term %d waits for %s. It goes on when these respond again, or when other bookies are there",
+                self._record.ledger_id, self.term, waiting,
+            )  # fmt: skip
         self._fencing.waiting = True
 
     # --- the truncation ------------------------------------------------------------------------------------------------

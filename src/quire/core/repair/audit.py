@@ -91,7 +91,7 @@ class AuditMachine:
     Attributes:
         status: where it is.
         away: the bookies that are away, each with the seconds since it left.
-        due: of those, the ones whose delay is over. Periodic checks of entries do not look at the others.
+        due: of those, the ones whose delay is over: their ledgers are marked.
     """
 
     __slots__ = (
