@@ -101,7 +101,7 @@ async def delete_unlisted(
         heads: the logs' records.
         log_id: the log that the ledger was made for.
         ledger_id: the ledger; a missing one counts as deleted.
-        looks: False leaves the proof out, for a check that wants to see what it is good for.
+        looks: False deletes without looking whether the log names it: for a test that shows what is lost then.
 
     Returns:
         Whether it is deleted. False: it is listed, or that is unknown now.

@@ -69,7 +69,7 @@ LOG_INVARIANTS: Final = {
 COLLECTOR_INVARIANTS: Final = {
     "G1": "nothing is dropped of a ledger that no client deleted, in whatever time line of the metadata store",
     "G2": "what is unknown is reported: a ledger that is missing without a proof is listed when the pass ends",
-    "G3": "a store that went back allows no drop: no look does in one that shows fewer passes than the bookie has made",
+    "G3": "a store that went back allows no drop: none is allowed where it shows fewer passes than the bookie has made",
     "G4": "a ledger with a record stays: no look allows the drop of one whose record is there",
 }
 

@@ -143,8 +143,9 @@ PAIR = 2
 def renamings(world: LedgerWorld) -> list[Renaming]:
     """Every renaming that leaves the beginning as it is.
 
-    A reader asks one slot after another, so next to one only the two slots of an ensemble of two are alike. Absent slots
-    are spread when a ledger is created: with several in an ensemble of four or more some choices are never made.
+    A reader asks one slot after another: in a world with a reader only the two slots of an ensemble of two are alike. A new
+    ledger's absent slots are spread evenly over the write sets, so with several of them in an ensemble of four or more a
+    renamed beginning may be one that no ledger has.
     """
     configuration = world.configuration
     size, n = configuration.ensemble, configuration.bookies

@@ -56,7 +56,8 @@ class HeadStore(ScriptedStore):
         shared: the heads' space.
         elections: the elections' space.
         blind: "open" or "roll" when such a compare-and-swap is taken now whatever the version (X20-cas, X22), and
-            merged into what is there; "trim" when it is taken as it is (log-blind-truncation).
+            merged into what is there, as in the explorer's world of a log; "trim" when it is taken as it is
+            (log-blind-truncation).
     """
 
     def __init__(self, shared: MemorySpace, elections: MemorySpace, blind: Callable[[], str]) -> None:
@@ -336,12 +337,13 @@ class LogHandle:
         elif self.raised is None:
             self.raised = step.after
         if error is not None:
+            # As the explorer's world of a log: an error that names no invariant is one of the items that are not closed.
             name, _, rest = str(error).partition(": ")
             self.fault = self.fault or ((name, rest) if name in LOG_INVARIANTS else ("L6", str(error)))
 
 
 def lines_of(steps: Sequence[RecordedInput]) -> tuple[str, ...]:
-    """What was said, as the explorer says it: what a drain answers in the same turn is not in it."""
+    """What was said, as the explorer says it: without a drain's responses, which it gives in the same turn."""
     return tuple(effect_text(effect) for each in steps if each.name != "drained" for effect in each.said)
 
 
