@@ -1,4 +1,4 @@
-"""What a machine said, as lines a person can read: the same text in golden tests, simulator and checker.
+"""What a machine said, as lines a person can read: the same text in golden tests, simulator and explorer.
 
 `-> ` goes to a bookie or the store, `=> ` to the caller, `?? ` asks the driver for a choice, `.. ` tells the
 driver what changed. A test is a dialogue: a command, `----`, everything the machine said.

@@ -33,11 +33,12 @@ class StagedBy:
     Attributes:
         query: the sink position under which its batch is committed; "" when the batch has none.
         batch: the batch's number, -1 when it has none.
-        incarnation: of a named transaction, the checkpoint that counts its batches.
+        incarnation: where a user named the sink position, the Spark query that counts its batches now.
         partition: of the task; -1 for rows that the driver wrote for several.
         attempt: the task attempt, unique in its application.
         host: where it ran.
-        consents: its batch is appended whatever the sink position says, so a sink position does not make the ledger garbage.
+        consents: the user has agreed that the batch is appended whatever the sink position says (`OnReset.CONTINUE`), so a sink
+            position does not make the ledger garbage.
     """
 
     query: str = ""

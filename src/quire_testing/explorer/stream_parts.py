@@ -35,8 +35,8 @@ class StreamConfiguration:
         readers: clients that read, each with the record that it read once.
         explicit_lac: whether a writer tells bookies a LAC that no later add carries.
         repairers: clients that repair decided fragments (those whose end is fixed), each once.
-        changed: it begins in term 2: entry 0, or behind a no-op entry 1, is acknowledged in a fragment that is decided, of
-            which the first spare is no member; that one has an entry of the same id of term 1, which no bookie acknowledged.
+        changed: it begins in term 2. One entry (its id is 0, or 1 after a no-op) is acknowledged in a decided fragment to which
+            the first spare does not belong. The spare has an entry of term 1 under the same id, which was never acknowledged.
         fencing: terms only fence: an entry is named by its id alone, and a take-over ends with a truncation.
     """
 

@@ -40,7 +40,8 @@ SETTLE_NS = 60 * SECOND
 EVENTS_MAX = 400_000
 TRIES = 12
 DAEMON_TRIES = 120
-"""Who repairs by itself waits for the delay, and for its writer's time."""
+"""More, where auto-recovery repairs: it waits until a lost bookie's delay is over, and leaves an open ledger to its writer for a
+while."""
 LEAD_SECONDS = 15
 READ_BYTES = 1 << 20
 REACH_MS = 1000
@@ -166,7 +167,7 @@ def _run(world: World) -> None:
     last = world.client("last")
     end = _End(world, workload, last)
     task = last.loop.spawn(end.settle(), "the last reads")
-    # Failed disks are found out, and their bookies start again; then every failure counts.
+    # All faults are over, and bookies whose disk failed were started again: the last reads may not fail.
     if not timeline.run(task.done, until_ns=timeline.now_ns + SETTLE_NS, events_max=EVENTS_MAX):
         world.problems.append("the last reads do not end although everything is healed")
     elif task.exception() is not None:
@@ -224,7 +225,7 @@ class _End:
         return [int(ledger_id) async for ledger_id in client.ledgers()]
 
     async def _reach_all(self) -> None:
-        """Every client that ran through it gets a response of every bookie, over the connections that it has."""
+        """Every client that lived through the run gets a response of every bookie, over the connections that it has."""
         up = [one.server.bookie_id for one in self.world.bookies.values() if one.up and one.server]
         for process in self.world.clients.values():
             if process.client is None or not process.loop.alive:
@@ -319,7 +320,8 @@ class _End:
         else:
             self._stuck(f"ledgers {left} lack copies although everything is healed")
             return
-        if tries == TRIES:  # what daemons do not mark, as what bookies that were away lack, stays missing
+        # Auto-recovery fills only what is marked: what bookies lack that were away may stay missing.
+        if tries == TRIES:
             world.history.note(self.process.name, "quiescent", guaranteed=True)
         lost = {one.server.bookie_id for one in world.bookies.values() if one.lost and one.server is not None}
         for ledger_id in (*(box.ledger_id for box in self.workload.boxes), self.workload.streams.stream_id):

@@ -91,7 +91,7 @@ class EnsembleChange:
     busy: frozenset[BookieId] = field(default=frozenset(), init=False)
 
     def still_at(self, slots: int, ensemble: tuple[BookieId, ...]) -> int:
-        """Those of some slots (a mask) at which the bookie stands that stood there in an ensemble."""
+        """Of some slots (a mask), those whose bookie now is the one that an earlier ensemble has there."""
         if ensemble == self.ensemble:
             return slots
         stayed = mask_of(

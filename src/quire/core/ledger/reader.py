@@ -318,7 +318,7 @@ class ReadMachine:
         return Answer.NO_ENTRY if no >> slot & 1 else Answer.UNKNOWN
 
     def check(self) -> None:
-        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        """Assert every invariant of the state. For tests and the explorer; drivers never call it."""
         for entry_id, no in self._no.items():
             assert not no & ~self._tried.get(entry_id, no), "a no is an answer"
         for entry_id, tried in self._tried.items():
@@ -423,5 +423,5 @@ class LacMachine:
             self.out.append(LacUnavailable(silent, EntryId(self._highest), self._behind))
 
     def check(self) -> None:
-        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        """Assert every invariant of the state. For tests and the explorer; drivers never call it."""
         assert not self._known & ~self._answered, "known means answered"

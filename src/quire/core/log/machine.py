@@ -668,7 +668,7 @@ class LogMachine:
         self.status = LOG.moved[self.status, status]
 
     def check(self) -> None:
-        """Assert every invariant that one handle can see; tests and the checker call it after each input.
+        """Assert every invariant that one handle can see; tests and the explorer call it after each input.
 
         Source: docs/counterexamples.md, "What must hold", L1 to L7: each line names the one that it is a part of.
         """

@@ -453,7 +453,7 @@ class LogEndSearch:
         return tuple(bookie for slot, bookie in enumerate(self.ensemble) if slots >> slot & 1)
 
     def check(self) -> None:
-        """Assert every invariant of the state (I6: docs/counterexamples.md). For tests and the checker."""
+        """Assert every invariant of the state (I6: docs/counterexamples.md). For tests and the explorer."""
         record = self.record
         if self.status is EndStatus.FENCING:
             assert self.lap == self.start == NO_ENTRY, "nothing is judged before the fence covers"

@@ -510,7 +510,7 @@ class RecoveryMachine:
         self.out.append(result)
 
     def check(self) -> None:
-        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        """Assert every invariant of the state. For tests and the explorer; drivers never call it."""
         self.record.checked()
         self.end.check()
         self.back.check()

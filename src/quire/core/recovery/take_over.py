@@ -113,7 +113,8 @@ class TakeOverMachine(RecoveryMachine):
         """Why a record ends this take-over: the stream was closed for good, or another client has taken it over."""
         if record.state is LedgerState.CLOSED:
             return RecoveryClosed(record, version, accepted=True)
-        # Before anything was asked a record in this term is not this take-over's.
+        # Nothing was announced before its first step: a record in this very term, which only the mutant `own-term` begins with,
+        # is then another take-over's, and is taken over.
         goes_on = self.status is RecoveryStatus.NEW or record.term < self.term
         goes_on = goes_on or self._rules.is_own_take_over(record, self.term, self._owner)
         return None if goes_on else TakeOverSuperseded(record.term)
@@ -237,7 +238,7 @@ class TakeOverMachine(RecoveryMachine):
             self._truncate(self.back.come_back(clears_failures=clears_failures))
 
     def check(self) -> None:
-        """Assert every invariant of the state (U4: docs/counterexamples.md). For tests and the checker."""
+        """Assert every invariant of the state (U4: docs/counterexamples.md). For tests and the explorer."""
         super().check()
         self.truncation.check()
         if self.status not in {RecoveryStatus.NEW, RecoveryStatus.ANNOUNCING, RecoveryStatus.ENDED}:

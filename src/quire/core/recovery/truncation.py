@@ -24,7 +24,9 @@ from quire.core.recovery.rules import RecoveryRules
 
 @dataclass(slots=True, eq=False)
 class FencingEnd:
-    """The no-op and its acknowledgements. Others read its fields, and only it changes them.
+    """The last step of a take-over where terms only fence: the no-op and its acknowledgements.
+
+    Others read its fields, and only it changes them.
 
     Attributes:
         ensemble_size: E, like `write_quorum` Qw and `ack_quorum` Qa.
@@ -75,6 +77,6 @@ class FencingEnd:
         return masks[self.entry_id % len(masks)]
 
     def check(self) -> None:
-        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        """Assert every invariant of the state. For tests and the explorer; drivers never call it."""
         assert self.entry_id != NO_ENTRY or not self._acked, "what was acknowledged was sent"
         assert not self._acked >> self.ensemble_size, "acknowledgements are of slots"

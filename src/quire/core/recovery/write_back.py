@@ -177,7 +177,7 @@ class WriteBack:
         return tuple(self.change.ensemble[slot] for slot in sorted(self.change.absent))
 
     def check(self) -> None:
-        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        """Assert every invariant of the state. For tests and the explorer; drivers never call it."""
         self.change.check()
         assert len(self._acked) == len(self.lengths), "one mask for each unconfirmed entry"
         firsts = list(self.changes)

@@ -476,7 +476,7 @@ class RepairMachine:
         return "it did not end its limbo"
 
     def check(self) -> None:
-        """Assert every invariant of the state (I6 and RR1: docs/counterexamples.md). For tests and the checker."""
+        """Assert every invariant of the state (I6 and RR1: docs/counterexamples.md). For tests and the explorer."""
         plan = self._plan
         if plan is None:
             return
