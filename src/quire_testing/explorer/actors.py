@@ -26,7 +26,7 @@ from quire.core.answers import Answer
 from quire.core.ledger.notes import NO_NOTES
 from quire.core.transcript import record_text
 from quire_testing.explorer.bookies import Waiting
-from quire_testing.explorer.clients import Outcome, bookie_name
+from quire_testing.explorer.clients import Outcome, bookie_name, bookie_number
 from quire_testing.explorer.messages import Link, Reply, Request, reply_text, request_text
 from quire_testing.explorer.tables import CAS_LOST, Ask, ClientMove, Label, Move, State, Table
 
@@ -133,6 +133,16 @@ class ActorWorld:
                 move for command, outcomes in moves for move in self._client_moves(client, outcomes, command)
             ]
         return found
+
+    def _measure(self, state: State, client: int, moves: list[Move]) -> None:
+        """The length of the last entry is read from a bookie that gives it (the record's ensemble of that entry)."""
+        who = self.clients.parts[state[self.at.client + client]]
+        entry, record = who.machine.lap, who.machine.record
+        members = [self.bookies.parts[state[bookie_number(name)]] for name in record.ensemble_of(entry)]
+        found = any(self.bookie_driver.gives(each, entry, record) for each in members)
+        command = f"{'finds' if found else 'does not find'} the length of {entry}"
+        outcomes = self.driver_of(client).length_answered(who, found=found)
+        moves += self._after_each(state, client, self._client_moves(client, outcomes, command))
 
     def _client_after(self, new: list[int], client: int, move: ClientMove) -> State:
         """A client's step on a state: its own index, what it sends, what it asks; then what has no effect goes."""

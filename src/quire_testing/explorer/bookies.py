@@ -414,6 +414,10 @@ class BookieDriver:
         limbo = machine.facts.limbo
         return ReplicaList(Answer.OK, held, machine.facts.in_limbo, limbo.lsn if limbo else 0)
 
+    def gives(self, state: BookieState, entry: int, record: LedgerMetadata) -> bool:
+        """Whether a read of an entry finds it."""
+        return bool(not state.lost and (state.held & ~state.damaged) >> entry & 1)
+
     def readable(self, state: BookieState, first: int, last: int) -> int | None:
         """What it gives of first..last to who copies, as bits; None: it gives nothing, and says nothing of what it has."""
         if state.lost or state.pending_deletion:

@@ -207,6 +207,10 @@ class StreamBookies:
             return state, ready.answer
         return self._saved(state, machine, ready), Answer.OK
 
+    def gives(self, state: StreamBookie, entry: int, record: LedgerMetadata) -> bool:
+        """Whether a read of an id finds its entry."""
+        return value_at(state, entry, record) is not None
+
     def lost(self, state: StreamBookie) -> StreamBookie:
         """It lost its disk, and starts again: it knows that it may have had something of this stream, and no term."""
         losses = state.losses + 1

@@ -170,7 +170,7 @@ class StreamWorld(ActorWorld):
             moves += self._after_each(state, client, self._moves_of_writer(state, client))
             return
         if who.machine.status is RecoveryStatus.MEASURING:
-            self._measures(state, client, moves)
+            self._measure(state, client, moves)
         found = self._client_moves(client, self.driver.waited(who), "waited for bookies")
         moves += self._after_each(state, client, found)
 
@@ -201,19 +201,6 @@ class StreamWorld(ActorWorld):
             command = f"takes over with {record_text(store.record)}"
             found = self._memo[key] = self._client_moves(client, outcomes, command)
         moves += self._after_each(state, client, found)
-
-    def _measures(self, state: State, client: int, moves: list[Move]) -> None:
-        """The last entry is read for its length."""
-        who = self.clients.parts[state[self.at.client + client]]
-        machine = who.machine
-        entry, record = machine.lap, machine.record
-        held = any(
-            value_at(self.bookies.parts[state[bookie_number(name)]], entry, record) is not None
-            for name in record.ensemble_of(entry)
-        )
-        command = f"{'finds' if held else 'does not find'} the length of {entry}"
-        outcomes = self.driver.length_answered(who, found=held)
-        moves += self._after_each(state, client, self._client_moves(client, outcomes, command))
 
     def _gives_up(self, state: State, client: int, moves: list[Move], kinds: tuple[str, ...] = ()) -> None:
         for bookie in range(self.n):

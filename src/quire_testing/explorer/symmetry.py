@@ -36,12 +36,15 @@ from quire.core.repair.rereplication import RepairMachine
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import ClientState, bookie_name, bookie_number
 from quire_testing.explorer.messages import Link, Request
+from quire_testing.explorer.parts import Clearing, Store
 from quire_testing.explorer.readers import ReaderState
 from quire_testing.explorer.snapshot import NOT_STATE, clone, slots_of, state_of
-from quire_testing.explorer.tables import State
+from quire_testing.explorer.tables import Ask, State, Table
 from quire_testing.explorer.world import LedgerWorld
 
 M = TypeVar("M")
+P = TypeVar("P", Store, Ask)
+T = TypeVar("T")
 Renaming: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """What each bookie becomes, and what each slot becomes."""
 
@@ -167,12 +170,13 @@ class Symmetry:
     def __init__(self, world: LedgerWorld) -> None:
         self._world = world
         self._renamings = renamings(world)
-        self._parts: list[dict[int, int]] = [{} for _ in self._renamings]
-        self._stores: list[dict[int, int]] = [{} for _ in self._renamings]
-        self._clients: list[dict[int, int]] = [{} for _ in self._renamings]
-        self._links: list[dict[int, int]] = [{} for _ in self._renamings]
-        self._asks: list[dict[int, int]] = [{} for _ in self._renamings]
-        self._readers: list[dict[int, int]] = [{} for _ in self._renamings]
+        self._bookie = self._of(world.bookies, bookie_renamed)
+        self._store = self._of(world.stores, within_record)
+        self._client = self._of(world.clients, self._client_renamed)
+        self._link = self._of(world.links, link_renamed)
+        self._ask = self._of(world.asks, lambda asks, how: tuple(within_record(ask, how) for ask in asks))
+        self._reader = self._of(world.readers, reader_renamed)
+        self._clearing = self._of(world.clearings, clearing_renamed)
         self._inverse = [tuple(sorted(range(world.n), key=names.__getitem__)) for names, _ in self._renamings]
         self._by_order: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
         self._bookie_look: dict[int, int] = {}
@@ -190,13 +194,13 @@ class Symmetry:
             number = state[bookie]
             look = bookie_look.get(number)
             if look is None:
-                look = self._look_at_bookie(number)
+                look = self._look(bookie_look, self._bookie, number)
             parts = [look]
             for index in range(base + bookie, base + count * n, n):
                 number = state[index]
                 look = link_look.get(number)
                 if look is None:
-                    look = self._look_at_link(number)
+                    look = self._look(link_look, self._link, number)
                 parts.append(look)
             looks.append(tuple(parts))
         order = tuple(looks)
@@ -219,17 +223,10 @@ class Symmetry:
                 best.append(which)
         return tuple(best)
 
-    def _look_at_bookie(self, number: int) -> int:
-        """A number for what a bookie looks like without names: the smallest of its renamings."""
-        numbers = [self._bookie(which, number) for which in range(len(self._renamings))]
-        for each in numbers:
-            self._bookie_look[each] = min(numbers)
-        return min(numbers)
-
-    def _look_at_link(self, number: int) -> int:
-        numbers = [self._link(which, number) for which in range(len(self._renamings))]
-        for each in numbers:
-            self._link_look[each] = min(numbers)
+    def _look(self, looks: dict[int, int], renumbered: Callable[[int, int], int], number: int) -> int:
+        """A number for what a bookie or a connection looks like without names: the smallest of its renamings."""
+        numbers = [renumbered(which, number) for which in range(len(self._renamings))]
+        looks.update(dict.fromkeys(numbers, min(numbers)))
         return min(numbers)
 
     def _renamed(self, state: State, which: int) -> State:
@@ -248,34 +245,18 @@ class Symmetry:
         new.append(state[-1])
         return tuple(new)
 
-    # --- parts, each renamed once ------------------------------------------------------------------------------------
+    def _of(self, table: Table[T], renamed: Callable[[T, Renaming], T]) -> Callable[[int, int], int]:
+        """What a renaming makes of the number of a part: each part is renamed once."""
+        memos: list[dict[int, int]] = [{} for _ in self._renamings]
 
-    def _bookie(self, which: int, number: int) -> int:
-        memo = self._parts[which]
-        after = memo.get(number)
-        if after is None:
-            part = self._world.bookies.parts[number]
-            after = memo[number] = self._world.bookies.number(bookie_renamed(part, self._renamings[which]))
-        return after
+        def renumbered(which: int, number: int) -> int:
+            after = memos[which].get(number)
+            if after is None:
+                part = renamed(table.parts[number], self._renamings[which])
+                after = memos[which][number] = table.number(part)
+            return after
 
-    def _store(self, which: int, number: int) -> int:
-        memo = self._stores[which]
-        after = memo.get(number)
-        if after is None:
-            part = self._world.stores.parts[number]
-            record = record_renamed(part.record, self._renamings[which])
-            after = memo[number] = self._world.stores.number(part._replace(record=record))
-        return after
-
-    def _client(self, which: int, number: int) -> int:
-        memo = self._clients[which]
-        after = memo.get(number)
-        if after is None:
-            part = self._world.clients.parts[number]
-            after = memo[number] = self._world.clients.number(
-                self._client_renamed(part, self._renamings[which])
-            )
-        return after
+        return renumbered
 
     def _client_renamed(self, client: ClientState, renaming: Renaming) -> ClientState:
         if client.machine is None or client.idle:
@@ -287,42 +268,6 @@ class Symmetry:
             return self._world.writer_driver.client(writer, client.confirmed, client.left, client.fault)
         recovery = machine_renamed(client.machine, renaming)
         return self._world.recovery_driver.client(recovery, client.verdict, client.result, client.fault)
-
-    def _link(self, which: int, number: int) -> int:
-        memo = self._links[which]
-        after = memo.get(number)
-        if after is None:
-            part = self._world.links.parts[number]
-            after = memo[number] = self._world.links.number(link_renamed(part, self._renamings[which]))
-        return after
-
-    def _ask(self, which: int, number: int) -> int:
-        memo = self._asks[which]
-        after = memo.get(number)
-        if after is None:
-            asks = tuple(
-                ask._replace(record=record_renamed(ask.record, self._renamings[which]))
-                for ask in self._world.asks.parts[number]
-            )
-            after = memo[number] = self._world.asks.number(asks)
-        return after
-
-    def _clearing(self, which: int, number: int) -> int:
-        """How far a client is that copies what a bookie in limbo lacks, and ends its limbo."""
-        part, renaming = self._world.clearings.parts[number], self._renamings[which]
-        if not part.step:
-            return number
-        return self._world.clearings.number(
-            part._replace(bookie=renaming[0][part.bookie], filled=record_renamed(part.filled, renaming))
-        )
-
-    def _reader(self, which: int, number: int) -> int:
-        memo = self._readers[which]
-        after = memo.get(number)
-        if after is None:
-            part = self._world.readers.parts[number]
-            after = memo[number] = self._world.readers.number(reader_renamed(part, self._renamings[which]))
-        return after
 
 
 # --- what a renaming does to each kind of value ---------------------------------------------------------------------
@@ -354,6 +299,19 @@ def record_renamed(record: Any, renaming: Renaming) -> Any:
         Fragment(each.first_entry, ensemble_renamed(each.ensemble, renaming)) for each in record.fragments
     )
     return replace(record, fragments=fragments)
+
+
+def within_record(part: P, renaming: Renaming) -> P:
+    """The store, or a question to it."""
+    return part._replace(record=record_renamed(part.record, renaming))
+
+
+def clearing_renamed(clearing: Clearing, renaming: Renaming) -> Clearing:
+    """How far a client is that copies what a bookie in limbo lacks, and ends its limbo."""
+    if not clearing.step:
+        return clearing
+    bookie, filled = renaming[0][clearing.bookie], record_renamed(clearing.filled, renaming)
+    return clearing._replace(bookie=bookie, filled=filled)
 
 
 def request_renamed(request: Request, renaming: Renaming) -> Request:

@@ -188,20 +188,6 @@ class LedgerWorld(WorldParts):
             self._memo[key] = found
         moves += self._after_each(state, client, found)
 
-    def _measure(self, state: State, client: int, moves: list[Move]) -> None:
-        """The length of the last entry is read from a bookie that holds it (the record's ensemble of that entry)."""
-        who = self.clients.parts[state[self.at.client + client]]
-        entry, record = who.machine.lap, who.machine.record
-        held = False
-        for name in record.ensemble_of(entry):
-            bookie = self.bookies.parts[state[bookie_number(name)]]
-            held = held or bool(
-                bookie.held >> entry & 1 and not bookie.damaged >> entry & 1 and not bookie.lost
-            )
-        command = f"{'finds' if held else 'does not find'} the length of {entry}"
-        outcomes = self.recovery_driver.length_answered(who, found=held)
-        moves += self._after_each(state, client, self._client_moves(client, outcomes, command))
-
     def _store_moves(self, state: State, moves: list[Move]) -> None:
         for client in range(self.count):
             if state[self.at.ask + client] != self.no_ask:
