@@ -390,8 +390,7 @@ class OneLedger:
         if before.is_fenced:
             return []
         after, _, what = self._rows.deliver(before, 0, ("fence", 0), waits=False)
-        if world._syncs_at_once(self.states.parts[at]):
-            after, _ = world._synced(after)
+        after, _ = world._settled(self.states.parts[at], after)
         new[bookie] = world.bookies.number(after)
         return self._numbered(
             [(Label(bookie_name(bookie), "takes a fence of X", (what,), kind="fence"), tuple(new))]

@@ -359,20 +359,15 @@ class CollectorWorld:
         after = self._after_cas(state, at.cas) if landed else state
         text = "written" if landed else "conflict"
         label = Label("store", f"takes {count_text(at.cas.value)}", (text,), kind=f"swap {text}")
-        if at.step == "stopped":
-            machine = self._machine(state.bookie)
-            if not landed:
-                machine.not_counted()
+        machine, stops = self._machine(state.bookie), at.step == "stopped"
+        if not landed:
+            machine.not_counted()
+        elif not stops:
+            machine.counted()
+        if stops:
             yield label, self._now(after, Pass("list"), machine)
             return
-        if landed:
-            machine = self._machine(state.bookie)
-            machine.counted()
-            yield label, self._now(after, Pass("list", version=at.cas.version + 1), machine)
-        else:
-            machine = self._machine(state.bookie)
-            machine.not_counted()
-            yield label, self._now(after, IDLE, machine)
+        yield label, self._now(after, Pass("list", version=at.cas.version + 1) if landed else IDLE, machine)
         if state.lost:
             fewer = state.lost - 1
             if landed:

@@ -66,9 +66,8 @@ class LimboSteps:
     def _hears_answer(self, state: State, bookie: int, before: BookieState) -> Move:
         world = self._world
         after, replies, said = world.bookie_driver.answered(before)
-        if world._syncs_at_once(state):
-            after, more = world._synced(after)
-            replies = [*replies, *more]
+        after, more = world._settled(state, after)
+        replies = [*replies, *more]
         said += world._said(replies)
         what = "settles the fence" if before.question == "settled" else "does not settle the fence"
         label = Label(bookie_name(bookie), f"hears that the record {what}", tuple(said), "store", "answer")
@@ -101,8 +100,7 @@ class LimboSteps:
         else:
             before = world.bookies.parts[state[clearing.bookie]]
             after_bookie, answer = world.bookie_driver.clear_limbo(before, clearing.lsn)
-            if world._syncs_at_once(state):
-                after_bookie, _ = world._synced(after_bookie)
+            after_bookie, _ = world._settled(state, after_bookie)
             label = Label(name, f"takes clear limbo {clearing.lsn}", (answer.name,), CLEARER, "clear")
             new = self._world._with_bookie(state, clearing.bookie, after_bookie)
             moves.append((label, self._with_clearing(new, Clearing(clearing.left))))

@@ -121,8 +121,7 @@ class OverReplicationSteps:
             journal=(*after.journal, ("drop", dropped, None)),
         )
         after = after._replace(fault=after.fault or self._fault_of_drop(state, number, dropped))
-        if self._world._syncs_at_once(state):
-            after, _ = self._world._synced(after)
+        after, _ = self._world._settled(state, after)
         self._stepped(state, number, after, f"drops {entries_text(dropped)}", moves)
 
     def _fault_of_drop(self, state: State, number: int, dropped: int) -> tuple[str, str] | None:

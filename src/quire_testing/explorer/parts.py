@@ -17,6 +17,7 @@ from quire_testing.explorer.actors import ActorWorld
 from quire_testing.explorer.bookies import BookieDriver, BookieState
 from quire_testing.explorer.clients import ClientState, LedgerWriterDriver
 from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.messages import Reply
 from quire_testing.explorer.readers import ReaderDriver, ReaderState
 from quire_testing.explorer.recoverers import RecoveryDriver
 from quire_testing.explorer.repairers import RepairDriver, bits_of, entries_of_decided, judged
@@ -180,6 +181,10 @@ class WorldParts(ActorWorld):
                 self.budgets.parts[number].crashes or self.configuration.slow_disks
             )
         return at_once
+
+    def _settled(self, state: State, bookie: BookieState) -> tuple[BookieState, list[tuple[int, Reply]]]:
+        """A bookie after a step of a state: with all that waits for its disk, where the moment of a sync makes no difference."""
+        return self._synced(bookie) if self._syncs_at_once(state) else (bookie, [])
 
     def clients_of(self, state: State) -> Iterator[ClientState]:
         """The clients of a state."""

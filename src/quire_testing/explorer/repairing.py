@@ -159,8 +159,7 @@ class Repairs:
         number = bookie_number(name)
         lsn = who.machine.plan.lists[name].response.limbo_lsn
         after, answer = self._world.bookie_driver.clear_limbo(self._world.bookies.parts[state[number]], lsn)
-        if self._world._syncs_at_once(state):
-            after, _ = self._world._synced(after)
+        after, _ = self._world._settled(state, after)
         new = self._world._with_bookie(state, number, after)
         work = partial(self._world.repair_driver.limbo_cleared, who, name, answer)
         return self._step(new, client, f"ends the limbo {lsn} of {name}: {answer.name}", "clear", name, work)
