@@ -431,15 +431,15 @@ class BookieServer:
     def settled(self, size: int, *, low_priority: bool = False) -> None:
         """So many bytes are there, or failed."""
         self._pending_bytes -= size
-        others = self.low_priority
+        queue = self.low_priority
         if low_priority:
-            others.machine.settled(size)
+            queue.machine.settled(size)
         else:
-            others.settled_bytes += size
-            while others.puts and others.puts[0][0] <= others.settled_bytes:
-                others.took_s.append(asyncio.get_running_loop().time() - others.puts.popleft()[1])
-        if others.waiting:
-            others.look_soon()
+            queue.settled_bytes += size
+            while queue.puts and queue.puts[0][0] <= queue.settled_bytes:
+                queue.took_s.append(asyncio.get_running_loop().time() - queue.puts.popleft()[1])
+        if queue.waiting:
+            queue.look_soon()
         if self.reads_paused and self._pending_bytes < self.config.pending_bytes_max // 2:
             self.reads_paused = False
             asyncio.get_running_loop().call_soon(self._release)

@@ -54,7 +54,7 @@ class CrashRecorder:
         self.files.milestone(what, weakens=weakens)
 
     def images(self, *, every: int = 256, sample: int = 64, seed: int = 0) -> Iterator[Image]:
-        """Each state that a power cut could have left so far (see `ImageBuilder`)."""
+        """Each state that a power cut could have left so far; `every`, `sample`, `seed` as for `ImageBuilder`."""
         return iter(ImageBuilder(self.files.recording, every=every, sample=sample, seed=seed))
 
     def check(self, judge: Judge, *, every: int = 256, sample: int = 64, seed: int = 0) -> int:
