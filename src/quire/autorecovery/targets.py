@@ -92,7 +92,7 @@ class RepairTargets:
         """
         if self._client.clock.now_ms() - self._looked_ms >= LOOK_AGAIN_MS:
             self._asked()
-        for _ in range(2):  # the requests under way may have been chosen before that one came
+        for _ in range(2):  # requests under way may have begun before a bookie came that is missing here
             if all(bookie in self._room_bytes for bookie in self._client.bookies.writable()):
                 return
             await asyncio.shield(self._asked())

@@ -280,7 +280,7 @@ class BundleWorld:
             yield from self._then(state, label._replace(said=said), {}, delivered)
 
     def _forgotten(self, state: BundleState, bundle: SentBundle) -> BundleState:
-        """With its last response a bundle is over, whatever its acknowledgements have reached."""
+        """With its last response a bundle is over: a run that has its ack quorum gets no more acknowledgements from it."""
         for row, (ledger, run) in enumerate(zip(self.ledgers, bundle.runs, strict=True)):
             after = ledger.remembered(ledger.forgotten, state.ledgers[row], bundle.bookies, run)
             state = state._replace(ledgers=_put(state.ledgers, row, after))

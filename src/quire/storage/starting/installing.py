@@ -209,7 +209,7 @@ class SegmentInstaller:
 
 
 def _tried(job: Callable[[], Any] | None, outcome: list[Any]) -> None:
-    """Do a job on the worker; its future gets the result or the exception."""
+    """Do a job on the worker; the result or the exception is the one item of `outcome` then."""
     try:
         outcome.append(None if job is None else job())
     except Exception as error:  # noqa: BLE001 - it is handed over
