@@ -19,7 +19,8 @@ from quire.cli.console.record_streams import InputRecord
 from quire.cli.local.local_cluster import LocalCluster
 from quire.cli.log import ranges as log_ranges
 from quire.cli.log.formats import escaped, printer
-from quire.cli.log.ranges import iso, parse_until, records_of, span_of
+from quire.cli.log.parameters import SpanOptions
+from quire.cli.log.ranges import iso, parse_until, records_of
 from quire.cli.log.record_lines import Added
 from quire.cli.main import app
 from quire.core.errors import MisuseError, QuireError
@@ -119,23 +120,23 @@ def test_seconds_where_milliseconds_are_meant_are_refused_with_the_milliseconds(
     with pytest.raises(
         MisuseError, match=f"{text} looks like seconds since 1970: {NOW} is the same time in milliseconds"
     ):
-        span_of(from_time=text)
+        SpanOptions(from_time=text)
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "how"),
     [
-        {"start": 1, "last": 2},
-        {"start": 1, "from_time": "-1h"},
-        {"end": 1, "until": "2"},
-        {"start": 5, "until": "4"},
-        {"follow": True, "recover": True},
-        {"last": 3, "recover": True},
+        ({"start": 1, "last": 2}, {}),
+        ({"start": 1, "from_time": "-1h"}, {}),
+        ({"end": 1, "until": "2"}, {}),
+        ({"start": 5, "until": "4"}, {}),
+        ({}, {"follow": True, "recover": True}),
+        ({"last": 3}, {"recover": True}),
     ],
 )
-def test_options_that_contradict_each_other(options: dict[str, Any]) -> None:
+def test_options_that_contradict_each_other(options: dict[str, Any], how: dict[str, bool]) -> None:
     with pytest.raises(MisuseError):
-        span_of(**options)
+        SpanOptions(**options).span(**how)
 
 
 @given(st.none() | st.binary(max_size=6), st.none() | st.binary(max_size=3))
@@ -272,7 +273,7 @@ async def test_following_until_a_time_ends_when_it_is_over(
     async def read() -> list[bytes | None]:
         soon = time.time_ns() // 1_000_000 + 300
         async with api.connect(cluster.uri) as client:
-            span = span_of(last=3, until=f"@{soon}", follow=True)
+            span = SpanOptions(last=3, until=f"@{soon}").span(follow=True)
             return [one.value async for one in records_of(client.log("clock"), span)]
 
     assert await read() == [b"1", b"2", b"3"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated
 
 from quire.cli.console.options import argument, option
-from quire.cli.log.ranges import RecordSpan, span_of
+from quire.cli.log.ranges import RecordSpan, Until, parse_until, time_of
+from quire.core.errors import MisuseError
 
 NameArgument = Annotated[str, argument("LOG", "The log's name.")]
 DelimitedOption = Annotated[
@@ -75,5 +76,24 @@ class SpanOptions:
         self.span()
 
     def span(self, *, follow: bool = False, recover: bool = False) -> RecordSpan:
-        """The records themselves; see `span_of`."""
-        return span_of(**asdict(self), follow=follow, recover=recover)
+        """The records themselves.
+
+        Raises:
+            MisuseError: options contradict each other, or one is no time.
+        """
+        begins = {"--start": self.start, "--from-time": self.from_time, "--last": self.last}
+        if len(named := [name for name, value in begins.items() if value is not None]) > 1:
+            raise MisuseError(f"{' and '.join(named)} are two beginnings: leave one out.")
+        if self.end is not None and self.until is not None:
+            raise MisuseError("--end and --until are two ends: leave one out.")
+        stop = Until(offset=self.end) if self.until is None else parse_until(self.until)
+        if self.start is not None and stop.offset is not None and stop.offset < self.start:
+            raise MisuseError(f"the end {stop.offset} lies before --start {self.start}.")
+        if recover and follow:
+            raise MisuseError("--follow leaves a writer running, --recover ends it: leave one of them out.")
+        if recover and self.last is not None:
+            raise MisuseError(
+                "--last counts from the end as it is now, --recover moves it: leave one of them out."
+            )
+        from_ms = None if self.from_time is None else time_of(self.from_time, "--from-time takes")
+        return RecordSpan(self.start, from_ms, self.last, stop, follow, recover)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from quire.core.errors import MisuseError
 from quire.env.numbers import number_of
 
 if TYPE_CHECKING:
@@ -91,39 +90,6 @@ class RecordSpan:
     until: Until = NO_END
     follow: bool = False
     recover: bool = False
-
-
-def span_of(
-    *,
-    start: int | None = None,
-    end: int | None = None,
-    from_time: str | None = None,
-    last: int | None = None,
-    until: str | None = None,
-    follow: bool = False,
-    recover: bool = False,
-) -> RecordSpan:
-    """What options ask for.
-
-    Raises:
-        MisuseError: they contradict each other, or one is no time.
-    """
-    begins = {"--start": start, "--from-time": from_time, "--last": last}
-    if len(named := [name for name, value in begins.items() if value is not None]) > 1:
-        raise MisuseError(f"{' and '.join(named)} are two beginnings: leave one out.")
-    if end is not None and until is not None:
-        raise MisuseError("--end and --until are two ends: leave one out.")
-    stop = Until(offset=end) if until is None else parse_until(until)
-    if start is not None and stop.offset is not None and stop.offset < start:
-        raise MisuseError(f"the end {stop.offset} lies before --start {start}.")
-    if recover and follow:
-        raise MisuseError("--follow leaves a writer running, --recover ends it: leave one of them out.")
-    if recover and last is not None:
-        raise MisuseError(
-            "--last counts from the end as it is now, --recover moves it: leave one of them out."
-        )
-    from_ms = None if from_time is None else time_of(from_time, "--from-time takes")
-    return RecordSpan(start, from_ms, last, stop, follow, recover)
 
 
 async def beginning(log: Log, span: RecordSpan, about: LogDescription) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import PasswordOption, option
 from quire.cli.console.output import Output
-from quire.cli.log.formats import Printer
+from quire.cli.log.formats import Printer, escaped, is_format, printer
 from quire.cli.log.parameters import (
     DelimitedOption,
     KeyDelimiterOption,
@@ -18,9 +19,10 @@ from quire.cli.log.parameters import (
     TimesOption,
     UntilOption,
 )
-from quire.cli.log.ranges import records_of, span_of
-from quire.cli.log.record_lines import Form, print_records, printed_as
+from quire.cli.log.ranges import records_of
+from quire.cli.log.record_lines import Form, form_of, marked, print_records
 from quire.cli.log.whose_writer import Agreement, ending_writer
+from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -41,8 +43,31 @@ class PrintOptions:
         self.form_for("")
 
     def form_for(self, log: str, *, as_json: bool = False) -> Form | Printer:
-        """How records of a log are printed; see `printed_as`."""
-        return printed_as(log, as_json=as_json, **asdict(self))
+        """How records of a log are printed: in a form, or as a format string has it.
+
+        Raises:
+            MisuseError: options name two ways, or one that there is not.
+        """
+        delimiter = self.key_delimiter
+        if self.form is not None and is_format(self.form):
+            if self.delimited or as_json or delimiter is not None:
+                raise MisuseError(
+                    "a format string says all of a record: leave the other options of its form out."
+                )
+            return printer(self.form, log)
+        if self.form is not None and self.form not in set(Form):
+            raise MisuseError(
+                f"--format takes lines, delimited, json or a format string such as '%o %k %s\\n', not {self.form!r}."
+            )
+        named = form_of(self.form, delimited=self.delimited, as_json=as_json)
+        if delimiter is not None:
+            if named is not Form.LINES:
+                raise MisuseError(f"--key-delimiter is for lines; {named} records have their keys anyway.")
+            between = escaped(delimiter, "--key-delimiter")
+            return lambda record: b"".join((record.key or b"", between, record.value or b"", b"\n"))
+        if self.times and named is not Form.DELIMITED:
+            raise MisuseError("--times is for --format delimited; json has times, lines have none.")
+        return partial(marked, times=True) if self.times else named
 
 
 @with_client(ending_writer("Reading log {name} with --recover"))
@@ -91,6 +116,6 @@ async def tail(
 ) -> None:
     """Print the last records and then each new one, until Ctrl-C; the same as `log read --last N --follow`."""
     wanted = how.form_for(name, as_json=out.as_json)
-    span = span_of(last=count, until=until, follow=True)
+    span = SpanOptions(last=count, until=until).span(follow=True)
     out = Output(as_json=out.as_json or wanted is Form.JSON)
     await print_records(out, records_of(client.log(name, password.encode()), span), wanted, at_once=True)

@@ -23,7 +23,6 @@ import struct
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -38,7 +37,7 @@ from quire.cli.console.record_streams import (
     split_inputs,
     write_record,
 )
-from quire.cli.log.formats import Printer, escaped, is_format, printer
+from quire.cli.log.formats import Printer
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -90,42 +89,6 @@ def form_of(text: str | None, *, delimited: bool, as_json: bool = False) -> Form
         text = f"records cannot be {asked} at once: give one of --format, --delimited and --json."
         raise MisuseError(text)
     return next(iter(named), None) or Form.LINES
-
-
-def printed_as(
-    log: str, *, form: str | None, delimited: bool, as_json: bool, key_delimiter: str | None, times: bool
-) -> Form | Printer:
-    """How a command prints records: a form, or what a format string says.
-
-    Args:
-        log: the log's name.
-        form: `--format`: the name of a form, or a format string.
-        delimited: `--delimited`.
-        as_json: `--json`.
-        key_delimiter: `--key-delimiter`: lines of key, delimiter and value.
-        times: `--times`: delimited records with their timestamps.
-
-    Raises:
-        MisuseError: they name two ways, or one that there is not.
-    """
-    string = form if form is not None and is_format(form) else None
-    if string is not None and (delimited or as_json or key_delimiter is not None):
-        raise MisuseError("a format string says all of a record: leave the other options of its form out.")
-    if string is not None:
-        return printer(string, log)
-    if form is not None and form not in set(Form):
-        raise MisuseError(
-            f"--format takes lines, delimited, json or a format string such as '%o %k %s\\n', not {form!r}."
-        )
-    named = form_of(form, delimited=delimited, as_json=as_json)
-    if key_delimiter is not None:
-        if named is not Form.LINES:
-            raise MisuseError(f"--key-delimiter is for lines; {named} records have their keys anyway.")
-        between = escaped(key_delimiter, "--key-delimiter")
-        return lambda record: b"".join((record.key or b"", between, record.value or b"", b"\n"))
-    if times and named is not Form.DELIMITED:
-        raise MisuseError("--times is for --format delimited; json has times, lines have none.")
-    return partial(marked, times=True) if times else named
 
 
 # --- in -----------------------------------------------------------------------------------------------------------
