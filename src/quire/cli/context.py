@@ -89,11 +89,8 @@ def list_(as_json: JsonOption = False) -> None:
         {"name": name, "cluster": without_password(uri), "in_use": name == known.current}
         for name, uri in sorted(known.clusters.items())
     ]
-    out = Output(as_json=as_json)
-    if not rows and not as_json:
-        out.note(f"No contexts in {contexts_file()}; `quire context add NAME CLUSTER` adds one.")
-        return
-    out.rows("", ("name", "cluster", "in_use"), rows)
+    none = f"No contexts in {contexts_file()}; `quire context add NAME CLUSTER` adds one."
+    Output(as_json=as_json).rows(("name", "cluster", "in_use"), rows, none=none)
 
 
 @app.command()

@@ -40,7 +40,7 @@ def run(context: typer.Context) -> None:
     out = Output(as_json=as_json)
     if job in {"", "--help", "-h"}:
         rows = [{"job": name, "what": kind.__doc__} for name, kind in JOBS.items()]
-        out.rows("Jobs", ("job", "what"), rows)
+        out.rows(("job", "what"), rows, title="Jobs")
         return
     if job not in JOBS:
         raise MisuseError(f"There is no job {job!r}: {', '.join(JOBS)}.")
@@ -70,9 +70,8 @@ def doctor(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
 
     out = Output(as_json=as_json)
     checks = list(examine(named_cluster(cluster)))
-    out.rows(
-        "", ("what", "health", "found", "remedy"), [check.as_dict() for check in checks], least=("found",)
-    )
+    columns = ("what", "health", "found", "remedy")
+    out.rows(columns, [check.as_dict() for check in checks], least=("found",))
     if any(check.health is Health.BAD for check in checks):
         raise typer.Exit(1)
 
@@ -90,12 +89,12 @@ def _show(out: Output, line: dict[str, Any]) -> None:
             shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
             out.result({}, f"{key.replace('_', ' '):{width}}  {shown}")
     for key, rows in tables.items():
-        out.rows(key.replace("_", " "), list(rows[0]), rows)
+        out.rows(list(rows[0]), rows, title=key.replace("_", " "))
 
 
 def _show_plan(out: Output, rows: list[dict[str, Any]]) -> None:
     shown = [{**row, "bytes": human_bytes(row["bytes"])} if "bytes" in row else row for row in rows]
-    out.rows("Plan", list(rows[0]) if rows else (), shown)
+    out.rows(list(rows[0]) if rows else (), shown, title="Plan")
 
 
 class _Units:

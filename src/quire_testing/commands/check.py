@@ -184,7 +184,7 @@ def check(
 
     out = Output(as_json=as_json)
     if list_mutants:
-        out.rows("", ("name", "what", "violated", "configuration"), _mutants())
+        out.rows(("name", "what", "violated", "configuration"), _mutants())
         return
     if again is not None:
         _judge_again(out, again)

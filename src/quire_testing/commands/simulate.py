@@ -82,7 +82,7 @@ def simulate(
     machines = level is Level.MACHINES
     known = {one.name: one.what for one in (WALK_MIXES if machines else MIXES).values()}
     if list_mixes:
-        out.rows("", ("name", "what"), [{"name": name, "what": what} for name, what in known.items()])
+        out.rows(("name", "what"), [{"name": name, "what": what} for name, what in known.items()])
         return
     names = tuple(mix or known)
     for name in names:

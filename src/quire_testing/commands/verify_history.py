@@ -99,7 +99,7 @@ def _show(out: Output, verdict: Verdict) -> None:
         {"kind": kind, **{what: f"{counts[what]:,}" if counts[what] else None for what in columns[1:]}}
         for kind, counts in sorted(verdict.kinds.items())
     ]
-    out.rows("What was recorded (open: never answered)", columns, rows)
+    out.rows(columns, rows, title="What was recorded (open: never answered)")
     out.result({}, "")
     table = [
         {
@@ -109,7 +109,7 @@ def _show(out: Output, verdict: Verdict) -> None:
         }
         for number, name in INVARIANTS.items()
     ]
-    out.rows("What was checked", ("invariant", "compared", "violations"), table)
+    out.rows(("invariant", "compared", "violations"), table, title="What was checked")
     out.result({}, "")
     for violation in verdict.violations:
         out.result({}, str(violation))

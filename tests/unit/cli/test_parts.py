@@ -30,6 +30,8 @@ from quire.core.errors import (
     NoSuchLedgerError,
     WindowFullError,
 )
+from quire.core.log.list import ItemLocation, ItemState
+from quire.log.records import ItemDescription
 from quire.wire import bookkeeper
 
 
@@ -145,17 +147,20 @@ def test_write_sets_are_drawn_per_stripe() -> None:
 def test_many_fragments_and_items_are_cut_in_the_middle() -> None:
     fragments = [picture.FragmentFacts(n, n, ("a",)) for n in range(100)]
     assert any("(60 more fragments)" in line for line in picture.draw_fragments(fragments, {}))
-    items = [picture.ItemFacts(n, n, n + 1, 1, "closed") for n in range(100)]
+    items = [item_of(ledger_id) for ledger_id in range(100)]
     assert any("(60 more ledgers)" in line for line in picture.draw_items(items, 0))
 
 
-def test_an_open_item_has_no_end() -> None:
-    items = [picture.ItemFacts(7, 0, 100, 1, "closed"), picture.ItemFacts(8, 100, None, 0, "open")]
-    lines = picture.draw_items(items, 50)
-    assert lines[0] == "  first readable offset 50"
-    assert lines[1].endswith("ledger 7  closed")
-    assert "100 .." in lines[2]
-    assert "→" in lines[2]
+def item_of(ledger_id: int) -> ItemDescription:
+    times, open_ = (None, None), (ItemState.OPEN, ItemLocation.BOOKIES)
+    return ItemDescription(ledger_id, 0, ledger_id, ledger_id + 1, 1, 1, *times, *open_, 3, "batch1", 0)
+
+
+def test_an_item_shows_its_offsets_and_its_state() -> None:
+    assert picture.draw_items([item_of(7)], 5) == [
+        "  first readable offset 5",
+        "  7 .. 7  ████████████████████████████████  ledger 7  open",
+    ]
 
 
 def test_exit_codes_follow_what_happened() -> None:

@@ -38,30 +38,16 @@ def _unexplained(*, takes: bool) -> dict[str, str]:
 
 def unregistered() -> list[dict[str, str]]:
     """The state of a bookie that has a cookie and no registration."""
-    return [
-        {
-            "kind": "down",
-            "what": ("the bookie is not registered: its process does not run, or it lost its registration"),
-            "ends": (
-                "start the bookie; if its process runs, check that it reaches the metadata "
-                "store, and it registers again by itself"
-            ),
-        }
-    ]
+    what = "the bookie is not registered: its process does not run, or it lost its registration"
+    ends = "start the bookie; if its process runs, check that it reaches the metadata store, and it registers again by itself"
+    return [{"kind": "down", "what": what, "ends": ends}]
 
 
 def silent(answer: str) -> list[dict[str, str]]:
     """The state of a bookie that is registered and does not say how it is."""
-    return [
-        {
-            "kind": "silent",
-            "what": f"the bookie is registered, and the request for its state failed: {answer}",
-            "ends": (
-                "check that the bookie's process runs, and that this machine reaches its address "
-                "with its security settings"
-            ),
-        }
-    ]
+    what = f"the bookie is registered, and the request for its state failed: {answer}"
+    ends = "check that the bookie's process runs, and that this machine reaches its address with its security settings"
+    return [{"kind": "silent", "what": what, "ends": ends}]
 
 
 def lines_of(rows: list[dict[str, Any]]) -> list[str]:

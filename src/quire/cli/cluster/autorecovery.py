@@ -77,16 +77,12 @@ async def repairs(tools: Toolbox, out: Output) -> int:
 
     rows, facts = await marked_ledgers(tools.records, _marks_of(tools))
     columns = ("ledger_id", "reasons", "age", "copies_left", "attempts", "size", "waits_for")
+    least = ("attempts", "age", "size")
+    out.rows(columns, rows, shown=shown, most=LISTED_MAX, none="No ledger is marked.", least=least)
     if out.as_json:
-        out.rows("", columns, rows)
         out.result(facts, "")
     elif rows:
-        out.rows("", columns, [shown(row) for row in rows[:LISTED_MAX]], least=("attempts", "age", "size"))
-        if len(rows) > LISTED_MAX:
-            out.note(f"{len(rows) - LISTED_MAX:,} more: --json lists all.")
         out.note(totals(facts))
-    else:
-        out.note("No ledger is marked.")
     return EXIT_ATTENTION if rows else 0
 
 

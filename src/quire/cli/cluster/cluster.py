@@ -60,8 +60,7 @@ async def bookies(tools: Toolbox, out: Output) -> int:
         "protocol",
         "needs",
     )
-    texts = rows if out.as_json else [row | shown(row) | {"needs": kinds_of(row)} for row in rows]
-    out.rows("", columns, texts, least=least)
+    out.rows(columns, rows, shown=lambda row: row | shown(row) | {"needs": kinds_of(row)}, least=least)
     out.lines(lines_of(rows))
     return EXIT_ATTENTION if _needy(rows) else 0
 

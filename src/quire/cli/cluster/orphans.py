@@ -122,13 +122,8 @@ def _show(out: Output, found: dict[int, dict[str, list[str]]], silent: list[str]
         for ledger_id, kinds in sorted(found.items())
         for kind, bookies in sorted(kinds.items())
     ]
-    if rows or out.as_json:
-        out.rows("", ("ledger_id", "kept_as", "bookies"), rows if out.as_json else rows[:SHOWN_MAX])
-    if not out.as_json:
-        if len(rows) > SHOWN_MAX:
-            out.note(f"{len(rows) - SHOWN_MAX:,} more: --json lists all")
-        if not rows:
-            out.note("No bookie keeps a ledger without a record.")
+    none = "No bookie keeps a ledger without a record."
+    out.rows(("ledger_id", "kept_as", "bookies"), rows, most=SHOWN_MAX, none=none)
     _note_silent(out, silent)
 
 

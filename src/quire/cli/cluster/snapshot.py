@@ -7,9 +7,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from quire.cli.cluster.alerts import kinds_of
-from quire.cli.cluster.bookie_rows import bookie_rows, shown
-from quire.cli.console.output import human_bytes
+from quire.cli.cluster.bookie_rows import bookie_rows
 from quire.core.errors import QuireError
 
 if TYPE_CHECKING:
@@ -26,8 +24,7 @@ class Snapshot:
 
     Attributes:
         at_ms: since the epoch.
-        bookies: rows of `bookie_rows` with `entries_per_s` and `bytes_per_s`, None at the first look, and `shown`, the
-            row's texts.
+        bookies: rows of `bookie_rows` with `entries_per_s` and `bytes_per_s`, None at the first look.
         logs: `log`, `end_offset`, `records_per_s`, `writer` (where it runs, None without one).
         logs_count: of all logs.
         logs_looked_at: of those that were asked for their end: the first ones by name.
@@ -42,8 +39,7 @@ class Snapshot:
 
     def facts(self) -> dict[str, Any]:
         """One look as programs read it."""
-        left_out = {"info", "shown"}
-        rows = [{key: value for key, value in row.items() if key not in left_out} for row in self.bookies]
+        rows = [{key: value for key, value in row.items() if key != "info"} for row in self.bookies]
         return asdict(self) | {"bookies": rows}
 
 
@@ -68,7 +64,6 @@ class Snapshots:
             says = row.get("info") or {}
             row["entries_per_s"] = self._rate(row["id"], "entries", says.get("entries_added"))
             row["bytes_per_s"] = self._rate(row["id"], "bytes", says.get("bytes_added"))
-            row["shown"] = _texts(row)
         logs.sort(key=lambda log: (-(log["records_per_s"] or 0.0), log["log"]))
         return Snapshot(
             self._uri, time.time_ns() // 1_000_000, rows, logs[: self._logs_max], count, looked_at
@@ -103,18 +98,3 @@ class Snapshots:
         then, before = self._before.get((what, name), (now, 0))
         self._before[what, name] = (now, count)
         return round((count - before) / (now - then), 1) if now > then and count >= before else None
-
-
-def _texts(row: dict[str, Any]) -> dict[str, str]:
-    figures = shown(row)
-    rates = {
-        "entries": "-" if row["entries_per_s"] is None else f"{row['entries_per_s']:,.0f}",
-        "bytes": "-" if row["bytes_per_s"] is None else human_bytes(row["bytes_per_s"]),
-    }
-    return {
-        "id": row["id"],
-        "standing": row["standing"],
-        **rates,
-        **{key: value or "-" for key, value in figures.items()},
-        "needs": kinds_of(row) or "",
-    }

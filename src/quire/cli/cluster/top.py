@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from quire.cli.cluster.alerts import kinds_of
+from quire.cli.cluster.bookie_rows import shown
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import MEANT, option
-from quire.cli.console.output import Output, counted, terminal_width
+from quire.cli.console.output import Output, counted, human_bytes, terminal_width
 from quire.cli.console.tables import draw_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from quire.cli.cluster.snapshot import Snapshot, Snapshots
     from quire.log.client import QuireClient
 
@@ -85,19 +89,14 @@ def tables(seen: Snapshot, width: int | None) -> tuple[list[str], list[str]]:
     """Both tables as lines, and the columns that a terminal of this width loses."""
     bookies = draw_table(
         ("bookie", "standing", "entries/s", "bytes/s", "stored", "free", "uptime", "needs"),
-        [[row["shown"][name] for name in bookies_columns()] for row in seen.bookies],
+        [_texts(row) for row in seen.bookies],
         width,
         ("uptime", "stored", "free", "bytes/s"),
     )
     logs = draw_table(
         ("log", "end offset", "records/s", "writer"),
         [
-            [
-                row["log"],
-                f"{row['end_offset']:,}",
-                "-" if row["records_per_s"] is None else f"{row['records_per_s']:,.0f}",
-                row["writer"] or "-",
-            ]
+            [row["log"], f"{row['end_offset']:,}", _rate(row["records_per_s"]), row["writer"] or "-"]
             for row in seen.logs
         ],
         width,
@@ -106,6 +105,12 @@ def tables(seen: Snapshot, width: int | None) -> tuple[list[str], list[str]]:
     return lines, [*bookies.left_out, *logs.left_out]
 
 
-def bookies_columns() -> tuple[str, ...]:
+def _texts(row: dict[str, Any]) -> list[str]:
     """What a bookie's row shows, in order."""
-    return ("id", "standing", "entries", "bytes", "stored", "free", "uptime", "needs")
+    rates = [_rate(row["entries_per_s"]), _rate(row["bytes_per_s"], human_bytes)]
+    figures = [value or "-" for value in shown(row).values()]
+    return [row["id"], row["standing"], *rates, *figures, kinds_of(row) or ""]
+
+
+def _rate(rate: float | None, text: Callable[[float], str] = "{:,.0f}".format) -> str:
+    return "-" if rate is None else text(rate)

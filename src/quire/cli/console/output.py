@@ -12,14 +12,15 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from quire.cli.console.failures import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
+Row = TypeVar("Row", bound="Mapping[str, object]")
 PLAIN_INTERVAL_S: Final = 2.0
 """Without a terminal a long job says how far it is this often."""
 
@@ -48,32 +49,37 @@ class Output:
 
     def rows(
         self,
-        title: str,
         columns: Sequence[str],
-        rows: Iterable[Mapping[str, object]],
+        rows: Sequence[Row],
         *,
+        shown: Callable[[Row], Mapping[str, object]] = dict,
+        most: int | None = None,
+        none: str = "",
         least: Sequence[str] = (),
-    ) -> int:
+        title: str = "",
+    ) -> None:
         """Print many results: a JSON line each, or one table.
 
         Args:
-            title: stands above the table.
             columns: the keys of each row that make the table's columns.
             rows: what to print.
+            shown: a row as people read it.
+            most: of more rows a table has the first ones.
+            none: the sentence where there are no rows; without one a table has only its head.
             least: the columns that a narrow terminal loses first, in this order; see `draw_table`.
-
-        Returns:
-            How many there were.
+            title: stands above the table.
         """
         if self.as_json:
-            count = 0
             for row in rows:
                 self.result(row, "")
-                count += 1
-            return count
-        texts = [[cell(row.get(column)) for column in columns] for row in rows]
+            return
+        if none and not rows:
+            self.note(none)
+            return
+        texts = [[cell(row.get(column)) for column in columns] for row in map(shown, rows[:most])]
         self.table([_head(column) for column in columns], texts, [_head(column) for column in least], title)
-        return len(texts)
+        if most is not None and len(rows) > most:
+            self.note(f"{len(rows) - most:,} more: --json lists all.")
 
     def table(
         self, heads: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str] = (), title: str = ""

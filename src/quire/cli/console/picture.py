@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from quire.log.records import ItemDescription
+
 FRAGMENTS_SHOWN: Final = 40
 ITEMS_SHOWN: Final = 40
 _BAR_WIDTH: Final = 32
@@ -23,17 +25,6 @@ class FragmentFacts:
     first: int
     last: int | None
     ensemble: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ItemFacts:
-    """One item of a log: a ledger and the records in it; `next_offset` is None while it is still growing."""
-
-    ledger_id: int
-    first_offset: int
-    next_offset: int | None
-    size: int
-    state: str
 
 
 def draw_fragments(fragments: Sequence[FragmentFacts], standing: Mapping[str, str]) -> list[str]:
@@ -77,7 +68,7 @@ def draw_write_sets(ensemble_size: int, write_quorum: int, ack_quorum: int) -> l
     return lines
 
 
-def draw_items(items: Sequence[ItemFacts], start_offset: int, shown: int = ITEMS_SHOWN) -> list[str]:
+def draw_items(items: Sequence[ItemDescription], start_offset: int, shown: int = ITEMS_SHOWN) -> list[str]:
     """A row per ledger of a log with a bar for its share of the records.
 
     Args:
@@ -85,12 +76,9 @@ def draw_items(items: Sequence[ItemFacts], start_offset: int, shown: int = ITEMS
         start_offset: the first offset that can still be read.
         shown: of more items those in the middle are left out.
     """
-    counts = [max(0, (item.next_offset or item.first_offset) - item.first_offset) for item in items]
+    counts = [max(0, item.next_offset - item.first_offset) for item in items]
     largest = max(counts, default=0) or 1
-    ranges = [
-        _range(item.first_offset, None if item.next_offset is None else item.next_offset - 1)
-        for item in items
-    ]
+    ranges = [_range(item.first_offset, item.next_offset - 1) for item in items]
     width = max((len(text) for text in ranges), default=0)
     lines = [f"  first readable offset {start_offset:,}"]
     for index, (item, text, count) in enumerate(zip(items, ranges, counts, strict=True)):
@@ -98,8 +86,8 @@ def draw_items(items: Sequence[ItemFacts], start_offset: int, shown: int = ITEMS
             if index == shown // 2:
                 lines.append(f"  {'…'.ljust(width)}  ({len(items) - shown} more ledgers)")
             continue
-        bar = "█" * -(-count * _BAR_WIDTH // largest) if item.next_offset is not None else "▒" * 3 + "→"
-        lines.append(f"  {text.ljust(width)}  {bar.ljust(_BAR_WIDTH)}  ledger {item.ledger_id}  {item.state}")
+        bar, state = "█" * -(-count * _BAR_WIDTH // largest), item.state.name.lower()
+        lines.append(f"  {text.ljust(width)}  {bar.ljust(_BAR_WIDTH)}  ledger {item.ledger_id}  {state}")
     return lines
 
 

@@ -45,10 +45,8 @@ async def list_ledgers(
         else:
             rows.append(facts_of(record))
     columns = ("ledger_id", "state", "quorums", "fragments", "last_entry", "length", "digest")
-    count = out.rows("", columns, rows)
-    if not count:
-        out.note("No ledgers.")
-    elif count == limit:
+    out.rows(columns, rows, none="No ledgers.")
+    if len(rows) == limit:
         out.note(f"More may follow: --after {rows[-1]['ledger_id']}.")
 
 

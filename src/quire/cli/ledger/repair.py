@@ -184,10 +184,8 @@ async def under_replication(client: QuireClient, out: Output, password: RepairPa
         found = await looking.look(seen=lambda _: progress.advance(1))
     rows = under_replication_rows(found)
     columns = ("reason", "copies_left", "entries", "size", "ledgers", "needs")
-    if rows or out.as_json:
-        out.rows("", columns, rows if out.as_json else [shown(row) for row in rows])
-    else:
-        out.note(f"No copy is missing: {counted(found.looked_at, 'ledger')} looked at.")
+    none = f"No copy is missing: {counted(found.looked_at, 'ledger')} looked at."
+    out.rows(columns, rows, shown=shown, none=none)
     note_blocked(out, found)
     return EXIT_FAILED if found.blocked else EXIT_ATTENTION if rows else 0
 

@@ -215,8 +215,7 @@ async def list_streams(client: QuireClient, out: Output) -> None:
             record, _ = await store.read(await store.find(name))
             rows.append(stream_facts(name, record))
     columns = ("stream", "ledger_id", "state", "term", "terms", "quorums", "fragments", "digest")
-    if not out.rows("", columns, rows):
-        out.note("No streams.")
+    out.rows(columns, rows, none="No streams.")
 
 
 def stream_facts(name: str, record: LedgerMetadata) -> dict[str, object]:

@@ -206,8 +206,7 @@ async def cursors(
         }
         for cursor in await log.cursors()
     ]
-    if not out.rows("", ("cursor", "first_offset", "offset", "lag", "hold"), rows):
-        out.note("No cursors.")
+    out.rows(("cursor", "first_offset", "offset", "lag", "hold"), rows, none="No cursors.")
 
 
 @app.command()

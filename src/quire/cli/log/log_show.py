@@ -33,12 +33,13 @@ async def list_logs(client: QuireClient, out: Output, password: PasswordOption =
 
     found = await asyncio.gather(*(row_of(name) for name in await client.logs()))
     rows = [row for row in found if row is not None]
-    if not out.as_json:
-        for row in rows:
-            row["size"] = None if row["bytes"] is None else human_bytes(row["bytes"])
     columns = ("log", "start_offset", "end_offset", "records", "size", "ledgers", "epoch")
-    if not out.rows("", columns, rows):
-        out.note("No logs.")
+    out.rows(
+        columns,
+        rows,
+        shown=lambda row: row | {"size": None if row["bytes"] is None else human_bytes(row["bytes"])},
+        none="No logs.",
+    )
 
 
 async def _row(client: QuireClient, name: str, password: str, out: Output) -> dict[str, Any] | None:
@@ -145,15 +146,9 @@ def _times(about: LogDescription) -> tuple[int | None, int | None]:
 
 def _drawing(about: LogDescription, standing: LeaderStanding, limit: int) -> list[str]:
     """The picture of a log."""
-    from quire.cli.console.picture import ItemFacts, draw_items
+    from quire.cli.console.picture import draw_items
 
     newest = about.items[-limit:]
-    items = [
-        ItemFacts(
-            item.ledger_id, item.first_offset, item.next_offset, item.bytes or 0, item.state.name.lower()
-        )
-        for item in newest
-    ]
     size = human_bytes(sum(item.bytes or 0 for item in about.items))
     count = len(about.items)
     records = records_in(about)
@@ -175,7 +170,7 @@ def _drawing(about: LogDescription, standing: LeaderStanding, limit: int) -> lis
         lines.append(f"  bookies that did not respond may have more records: {', '.join(about.silent)}")
     if len(newest) < count:
         lines.append(f"  the newest {len(newest):,} of {count:,} ledgers; --limit shows more")
-    return [*lines, *draw_items(items, about.start_offset, shown=max(limit, 2))]
+    return [*lines, *draw_items(newest, about.start_offset, shown=max(limit, 2))]
 
 
 def _leader(about: LogDescription, standing: LeaderStanding) -> str:
