@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from quire.cli import bench
 from quire.cli.console import failures, output, picture
-from quire.cli.console.feed import AppendTally, append_all, in_groups, telling_how_far
+from quire.cli.console.feed import AppendTally, append_groups, in_groups
 from quire.cli.console.histogram import Histogram, human_ns
 from quire.cli.console.options import cluster_uri, host_and_port
 from quire.cli.console.output import Output, ProgressLine, human_bytes, payload_facts, rate_text
@@ -252,13 +253,13 @@ async def test_every_record_is_appended_in_order_and_counted_when_acknowledged()
         opened.append(None)
         return writer
 
-    progress, tally = ProgressLine("x", None, "records"), AppendTally()
-    await append_all(open_writer, iter(records), progress, tally)
+    progress, tally = ProgressLine("x", None, "records"), AppendTally("records", "offset")
+    await append_groups(open_writer, partial(in_groups, iter(records)), progress, tally)
     assert (tally.confirmed, tally.bytes, tally.first, tally.last) == (1000, sum(map(len, records)), 0, 999)
     assert writer.taken == records
     assert progress.count == 1000
     assert len(opened) == 1
-    await append_all(open_writer, iter(()), progress, AppendTally())
+    await append_groups(open_writer, partial(in_groups, iter(())), progress, tally)
     assert len(opened) == 1, "without a record there is no writer"
 
 
@@ -279,14 +280,16 @@ async def test_what_ended_early_says_how_far_it_came(
             yield b"6"
 
         task = asyncio.ensure_future(
-            append_all(open_writer, source(), ProgressLine("x", None, "records"), tally)
+            append_groups(
+                open_writer, partial(in_groups, source()), ProgressLine("x", None, "records"), tally
+            )
         )
         await task
 
-    tally, out = AppendTally(), Output(as_json=as_json)
+    tally, out = AppendTally("records", "offset", log="x"), Output(as_json=as_json)
     with (
         pytest.raises(asyncio.CancelledError),
-        telling_how_far(tally, out, "records", "offset", log="x"),
+        tally.telling(out),
     ):
         await work(tally)
     assert tally.confirmed + tally.unknown <= 6
@@ -296,11 +299,11 @@ async def test_what_ended_early_says_how_far_it_came(
         facts = {"log": "x", "confirmed": tally.confirmed, "last_offset": last, "unknown": tally.unknown}
         assert json.loads(said) == facts
     else:
-        assert said == tally.sentence("records", "offset") + "\n"
+        assert said == tally.sentence + "\n"
     tally.confirmed, tally.last, tally.unknown = 1200, 1199, 3
     with (
         pytest.raises(LedgerFencedError) as ended,
-        telling_how_far(tally, out, "records", "offset", log="x"),
+        tally.telling(out),
     ):
         raise LedgerFencedError("it was fenced.", ledger_id=4)
     assert ended.value.message == (
@@ -379,11 +382,11 @@ def test_an_append_ends_with_its_own_error_where_nobody_reads_what_is_noted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stderr", Unread())
-    tally = AppendTally()
+    tally = AppendTally("records", "offset")
     tally.unknown = 1
     with (
         pytest.raises(OSError, match="full"),
-        telling_how_far(tally, Output(as_json=False), "records", "offset"),
+        tally.telling(Output(as_json=False)),
     ):
         raise OSError("full")
     Output(as_json=True).note("x")

@@ -105,7 +105,12 @@ async def in_groups(
 
 
 class AppendTally:
-    """What became of the records of one append, as far as it is known.
+    """What became of the records of one append, as far as it is known, and how it is said.
+
+    Args:
+        unit: `records` or `entries`.
+        place: `offset` or `entry`; programs find `confirmed`, `last_offset` or `last_entry`, and `unknown`.
+        ids: what the append is about, as `log="x"`.
 
     Attributes:
         confirmed: acknowledged records; `bytes` is what they have of values, keys and headers.
@@ -113,7 +118,8 @@ class AppendTally:
         unknown: records that were handed to the writer and are not known to be stored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str, place: str, **ids: object) -> None:
+        self.unit, self.place, self.ids = unit, place, ids
         self.confirmed = 0
         self.bytes = 0
         self.first: int | None = None
@@ -162,15 +168,67 @@ class AppendTally:
         self.first = first if self.first is None else self.first
         self.last = last
 
-    def sentence(self, unit: str, place: str) -> str:
-        """What is known, for a person: `unit` is the plural of what is counted, `place` the name of its number."""
-        unit_of_one = unit[:-1] if unit != "entries" else "entry"
-        text = f"Confirmed: {self.confirmed:,} {unit_of_one if self.confirmed == 1 else unit}"
+    @property
+    def sentence(self) -> str:
+        """What is known, for a person."""
+        unit_of_one = self.unit[:-1] if self.unit != "entries" else "entry"
+        text = f"Confirmed: {self.confirmed:,} {unit_of_one if self.confirmed == 1 else self.unit}"
         if self.last is not None:
-            text += f", the last one at {place} {self.last:,}"
+            text += f", the last one at {self.place} {self.last:,}"
         if self.unknown:
             text += f"; unknown: {self.unknown:,}"
         return text + "."
+
+    @contextlib.contextmanager
+    def telling(self, out: Output) -> Iterator[None]:
+        """What ends the block early says how far the append came: in its sentence, and for programs in `ids`.
+
+        Args:
+            out: where it is said if the end is no error of ours, as Ctrl-C.
+        """
+        try:
+            yield
+        except (QuireError, KeyboardInterrupt, asyncio.CancelledError, OSError) as error:
+            far = {"confirmed": self.confirmed, f"last_{self.place}": self.last, "unknown": self.unknown}
+            if not isinstance(error, QuireError):
+                out.note(json.dumps(self.ids | far) if out.as_json else self.sentence)
+                raise
+            if not self.confirmed and not self.unknown:
+                error.ids.update(self.ids)
+                raise
+            text = f"{error.message.rstrip('.')}. {self.sentence}"
+            raise type(error)(text, **(error.ids | self.ids | far)) from error
+
+    async def append(
+        self,
+        out: Output,
+        opens: Callable[[contextlib.AsyncExitStack], Awaitable[Appender[R]]],
+        groups: Callable[[asyncio.Future[BaseException]], AsyncIterator[list[R]]],
+        *,
+        typed: bool = False,
+        total: int | None = None,
+    ) -> float:
+        """Append every record, as `append_groups`, and say how far it is, and how far it came.
+
+        Args:
+            out: where it is said.
+            opens: gives the writer; what it enters into the stack is closed in the end.
+            groups: the records.
+            typed: a person types them.
+            total: how many there are, if that is known.
+
+        Returns:
+            How many seconds it took.
+        """
+        what = " ".join(f"{name.removesuffix('_id')} {which}" for name, which in self.ids.items())
+        progress = (
+            TerminalInputProgress(what, None, self.unit) if typed else out.progress(what, total, self.unit)
+        )
+        with self.telling(out):
+            async with contextlib.AsyncExitStack() as stack:
+                stack.enter_context(progress)
+                await append_groups(partial(opens, stack), groups, progress, self)
+        return progress.seconds
 
 
 class TerminalInputProgress(ProgressLine):
@@ -191,34 +249,6 @@ def is_typed_by_hand(files: Sequence[Path] | None) -> bool:
     return can_ask() and (not files or any(str(file) == "-" for file in files))
 
 
-@contextlib.contextmanager
-def telling_how_far(tally: AppendTally, out: Output, unit: str, place: str, **ids: object) -> Iterator[None]:
-    """What ends an append early says how far it came: in its sentence, and for programs in `ids`.
-
-    Args:
-        tally: what is known of the records.
-        out: where it is said if the end is no error of ours, as Ctrl-C.
-        unit: `records` or `entries`.
-        place: `offset` or `entry`; programs find `confirmed`, `last_offset` or `last_entry`, and `unknown`.
-        ids: what the append is about.
-    """
-
-    def facts() -> dict[str, object]:
-        return {"confirmed": tally.confirmed, f"last_{place}": tally.last, "unknown": tally.unknown}
-
-    try:
-        yield
-    except QuireError as error:
-        if not tally.confirmed and not tally.unknown:
-            error.ids.update(ids)
-            raise
-        text = f"{error.message.rstrip('.')}. {tally.sentence(unit, place)}"
-        raise type(error)(text, **(error.ids | ids | facts())) from error
-    except (KeyboardInterrupt, asyncio.CancelledError, OSError):
-        out.note(json.dumps(ids | facts()) if out.as_json else tally.sentence(unit, place))
-        raise
-
-
 class _Group:
     """Records that were read together, with a future for each that the writer has taken."""
 
@@ -230,23 +260,6 @@ class _Group:
 def _retrieve(future: asyncio.Future[int]) -> None:
     if not future.cancelled():
         future.exception()
-
-
-async def append_all(
-    open_writer: Callable[[], Awaitable[Appender[R]]],
-    records: Iterator[R],
-    progress: ProgressLine,
-    tally: AppendTally,
-) -> None:
-    """Append every record and wait until all of them are acknowledged; see `append_groups`.
-
-    Args:
-        open_writer: gives the writer, when the first record is there; it stays open.
-        records: read on another thread.
-        progress: counts what has been acknowledged.
-        tally: counts as well.
-    """
-    await append_groups(open_writer, partial(in_groups, records), progress, tally)
 
 
 async def append_groups(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +39,8 @@ from quire.cli.ledger.verify import verify
 from quire.core.errors import MisuseError, PastEndError
 
 if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
     from quire.cli.console.feed import AppendTally
     from quire.client.client import RecoveryReport
     from quire.client.reading.reader import LedgerReader
@@ -296,7 +299,7 @@ async def append_to_new(
     client: QuireClient, out: Output, records: Iterator[bytes], like: NewLedger, *, typed: bool = False
 ) -> None:
     """Create a ledger, append the records, close or abandon it, print what became of it; `typed`: by a person."""
-    from quire.cli.console.feed import AppendTally, TerminalInputProgress, append_all, telling_how_far
+    from quire.cli.console.feed import AppendTally, in_groups
 
     writer = await client.create_ledger(
         ensemble_size=like.ensemble_size,
@@ -307,21 +310,15 @@ async def append_to_new(
         min_present=like.min_present,
         guarantee=like.guarantee and like.guarantee.replace("-", "_"),
     )
-    tally = AppendTally()
-    what, stuck = (
-        f"ledger {writer.ledger_id}",
-        StuckAppends(lambda: tally.confirmed, lambda: writer.waits_for),
-    )
-    shown = TerminalInputProgress(what, None, "entries") if typed else out.progress(what)
+    tally, what = AppendTally("entries", "entry", ledger_id=writer.ledger_id), f"ledger {writer.ledger_id}"
+    stuck = StuckAppends(lambda: tally.confirmed, lambda: writer.waits_for)
 
-    async def made() -> LedgerWriter:
+    async def made(_: AsyncExitStack) -> LedgerWriter:
         return writer
 
     try:
-        with telling_how_far(tally, out, "entries", "entry", ledger_id=writer.ledger_id), shown as progress:
-            async with telling_who_is_awaited(out, what, stuck):
-                await append_all(made, records, progress, tally)
-            seconds = progress.seconds
+        async with telling_who_is_awaited(out, what, stuck):
+            seconds = await tally.append(out, made, partial(in_groups, records), typed=typed)
     except BaseException:
         await writer.abandon()
         out.note(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,34 +133,27 @@ async def append(
     With --json it prints a line for each entry when that is acknowledged. When another client takes the stream over
     meanwhile, it ends with exit code 3: it is unknown whether the entries after the last confirmed one are kept.
     """
-    from quire.cli.console.feed import (
-        AppendTally,
-        TerminalInputProgress,
-        append_all,
-        is_typed_by_hand,
-        telling_how_far,
-    )
+    from quire.cli.console.feed import AppendTally, in_groups, is_typed_by_hand
     from quire.cli.console.record_streams import read_records
     from quire.metadata.election import Election
 
     records = read_records(files or [], delimited=delimited, command=f"quire stream append {quote(name)}")
-    tally, what = AppendTally(), f"stream {name}"
-    progress = TerminalInputProgress(what, None, "entries") if is_typed_by_hand(files) else out.progress(what)
-    with telling_how_far(tally, out, "entries", "entry", stream=name):
-        async with contextlib.AsyncExitStack() as stack:
-            stream = client.unbounded_ledger(name, password.encode())
-            await stream.show()  # without the stream nothing is read
-            election = Election(client.store, f"streams/{name}", "quire stream append") if elect else None
-            if election is not None:
-                stack.push_async_callback(election.resign)
+    tally, stream = (
+        AppendTally("entries", "entry", stream=name),
+        client.unbounded_ledger(name, password.encode()),
+    )
+    election = Election(client.store, f"streams/{name}", "quire stream append") if elect else None
 
-            async def open_writer() -> AcknowledgedEntries:
-                writer = await stack.enter_async_context(await stream.open_writer(election))
-                return AcknowledgedEntries(name, writer, out)
+    async def open_writer(stack: contextlib.AsyncExitStack) -> AcknowledgedEntries:
+        if election is not None:
+            stack.push_async_callback(election.resign)
+        writer = await stack.enter_async_context(await stream.open_writer(election))
+        return AcknowledgedEntries(name, writer, out)
 
-            stack.enter_context(progress)
-            await append_all(open_writer, records, progress, tally)
-    rate = rate_text(tally.confirmed, progress.seconds, "entries")
+    with tally.telling(out):
+        await stream.show()  # without the stream nothing is read
+    seconds = await tally.append(out, open_writer, partial(in_groups, records), typed=is_typed_by_hand(files))
+    rate = rate_text(tally.confirmed, seconds, "entries")
     where = "" if tally.last is None else f", at entries {tally.first:,}..{tally.last:,}"
     out.lines(
         [f"Stream {name}: {counted(tally.confirmed, 'entry')}, {human_bytes(tally.bytes)}{where}{rate}."]

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from quire.cli.console.awaited import StuckAppends, telling_who_is_awaited
-from quire.cli.console.feed import (
-    AppendTally,
-    TerminalInputProgress,
-    append_all,
-    is_typed_by_hand,
-    telling_how_far,
-)
+from quire.cli.console.feed import AppendTally, in_groups, is_typed_by_hand
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import GUARANTEE, GuaranteeOption, PasswordOption, argument, option
 from quire.cli.console.output import Output, counted, human_bytes, rate_of, rate_text
@@ -33,9 +28,9 @@ from quire.cli.log.whose_writer import Agreement, ending_writer, standing_of
 from quire.core.errors import AlreadyExistsError, MisuseError, NoSuchLogError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import asyncio
+    from collections.abc import AsyncIterator, Callable
 
-    from quire.cli.console.output import ProgressLine
     from quire.cli.console.record_streams import InputRecord
     from quire.log.client import QuireClient
     from quire.log.config import LogConfig
@@ -141,40 +136,40 @@ async def append(
     command = f"quire log append {quote(name)}"
     records = read_log_records(files or [], how.written, added=how.added, command=command)
     log = client.log(name, password.encode(), how.config)
-    progress = TerminalInputProgress(name, None, "records") if is_typed_by_hand(files) else None
-    await append_records(client, log, records, agreed, out, create=create, wait=wait, progress=progress)
+    groups, typed = partial(in_groups, records), is_typed_by_hand(files)
+    await append_records(client, log, groups, agreed, out, create=create, wait=wait, typed=typed)
 
 
 async def append_records(
     client: QuireClient,
     log: Log,
-    records: Iterator[bytes | InputRecord],
+    groups: Callable[[asyncio.Future[BaseException]], AsyncIterator[list[bytes | InputRecord]]],
     agreed: Agreement,
     out: Output,
     *,
     create: bool,
     wait: bool,
-    progress: ProgressLine | None = None,
+    typed: bool = False,
+    total: int | None = None,
 ) -> None:
     """Append records to a log, as its writer from the first one on, and print what was appended.
 
     Args:
         client: the cluster.
         log: the log.
-        records: read on another thread.
+        groups: the records, as of `append_groups`.
         agreed: which writers may be ended.
         out: where it is printed.
         create: make the log if it is not there.
         wait: wait for the writer that is there.
-        progress: shows how far it is.
+        typed: a person types them.
+        total: how many there are, if that is known.
 
     Raises:
         NoSuchLogError: there is no such log; nothing is read then.
         LogLedError: a writer is there that may not be ended.
-        QuireError: as `append_all`.
+        QuireError: as `append_groups`.
     """
-    if wait and agreed.every:
-        raise MisuseError("--wait waits for the log's writer, --yes ends it: leave one of them out.")
     try:
         await log.identify()
     except NoSuchLogError:
@@ -182,28 +177,20 @@ async def append_records(
             raise
         with contextlib.suppress(AlreadyExistsError):  # another command was faster
             await log.create()
-    tally, name = AppendTally(), log.name
-    shown = progress or out.progress(f"log {name}", unit="records")
-    with telling_how_far(tally, out, "records", "offset", log=name):
-        async with contextlib.AsyncExitStack() as stack:
+    name = log.name
+    tally = AppendTally("records", "offset", log=name)
 
-            async def open_writer() -> LogAppender:
-                if not wait:
-                    await agreed.check(client, name, out, or_wait=True)
-                elif (standing := await standing_of(client, name)).writer and not out.as_json:
-                    out.note(f"{agreed.does} waits until the writer at {standing.writer_host} has ended.")
-                writer = await log.open_writer(wait_for_leadership=wait)
-                stuck = StuckAppends(lambda: tally.confirmed, lambda: writer.waits_for)
-                await stack.enter_async_context(telling_who_is_awaited(out, f"log {name}", stuck))
-                return LogAppender(await stack.enter_async_context(writer))
+    async def open_writer(stack: contextlib.AsyncExitStack) -> LogAppender:
+        if not wait:
+            await agreed.check(client, name, out, or_wait=True)
+        elif (standing := await standing_of(client, name)).writer and not out.as_json:
+            out.note(f"{agreed.does} waits until the writer at {standing.writer_host} has ended.")
+        writer = await log.open_writer(wait_for_leadership=wait)
+        stuck = StuckAppends(lambda: tally.confirmed, lambda: writer.waits_for)
+        await stack.enter_async_context(telling_who_is_awaited(out, f"log {name}", stuck))
+        return LogAppender(await stack.enter_async_context(writer))
 
-            stack.enter_context(shown)
-            await append_all(open_writer, records, shown, tally)
-    say_result(out, name, tally, shown.seconds)
-
-
-def say_result(out: Output, name: str, tally: AppendTally, seconds: float) -> None:
-    """Print what was appended to a log."""
+    seconds = await tally.append(out, open_writer, groups, typed=typed, total=total)
     facts = {
         "log": name,
         "records": tally.confirmed,

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from quire.cli.console.asking import YesOption, confirm
-from quire.cli.console.feed import AppendTally, append_groups, telling_how_far
+from quire.cli.console.feed import in_groups
 from quire.cli.console.named_clusters import uri_of
 from quire.cli.console.opening import connected, with_client
 from quire.cli.console.options import MEANT, PasswordOption, argument, option
 from quire.cli.console.output import Output, counted, human_bytes
 from quire.cli.console.record_streams import InputRecord, size_of
-from quire.cli.log.append import WaitOption, append_records, say_result
+from quire.cli.log.append import WaitOption, append_records
 from quire.cli.log.files import FileForm, export_records, file_form_of, read_files
 from quire.cli.log.log_show import digest_of
 from quire.cli.log.parameters import CreateOption, NameArgument, SpanOptions
 from quire.cli.log.ranges import RecordSpan, records_of
-from quire.cli.log.record_lines import LogAppender
 from quire.cli.log.whose_writer import Agreement, EndsWriterOption, agree, ending_writer
 from quire.core.errors import AlreadyExistsError, MisuseError
 
@@ -84,23 +82,11 @@ async def copy(
     span = part.span()
     if source == target and target_uri == MEANT.get():
         raise MisuseError(f"log {source} cannot be copied to itself: name another target.")
-    tally = AppendTally()
     async with connected(target_uri) as other:
         log, copied = client.log(source, password.encode()), other.log(target, password.encode())
         await _make_target(log, copied, onto=onto)
-        progress = out.progress(f"log {target}", await _count(log, span), "records")
-        with telling_how_far(tally, out, "records", "offset", log=target):
-            async with contextlib.AsyncExitStack() as stack:
-
-                async def open_writer() -> LogAppender:
-                    if not wait:
-                        await agreed.check(other, target, out, or_wait=True)
-                    writer = await copied.open_writer(wait_for_leadership=wait)
-                    return LogAppender(await stack.enter_async_context(writer))
-
-                stack.enter_context(progress)
-                await append_groups(open_writer, partial(_groups, records_of(log, span)), progress, tally)
-    say_result(out, target, tally, progress.seconds)
+        groups, total = partial(_groups, records_of(log, span)), await _count(log, span)
+        await append_records(other, copied, groups, agreed, out, create=False, wait=wait, total=total)
 
 
 async def _make_target(source: Log, target: Log, *, onto: bool) -> None:
@@ -207,4 +193,5 @@ async def import_(
     """
     records = read_files({file: file_form_of(form, file, lines=True) for file in files})
     log = client.log(name, password.encode())
-    await append_records(client, log, records, agreed, out, create=create, wait=wait)
+    groups = partial(in_groups, records)
+    await append_records(client, log, groups, agreed, out, create=create, wait=wait)

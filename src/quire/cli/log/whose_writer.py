@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from quire.cli.console.asking import can_ask, confirm
 from quire.cli.console.opening import Ask, connected
 from quire.cli.console.options import option, run
-from quire.core.errors import LogLedError, NoSuchLogError
+from quire.core.errors import LogLedError, MisuseError, NoSuchLogError
 
 if TYPE_CHECKING:
     from quire.cli.console.output import Output
@@ -106,10 +106,15 @@ def ending_writer(does: str) -> Ask:
 
     Args:
         does: what the command does, as of `Agreement`, with its arguments in braces.
+
+    Raises:
+        MisuseError: of what asks: the writer is to be waited for and to be ended.
     """
 
     def ask(uri: str, *, name: str, yes: EndsWriterOption = False, **given: object) -> dict[str, Any]:
         text = does.format(name=name)
+        if yes and given.get("wait"):
+            raise MisuseError("--wait waits for the log's writer, --yes ends it: leave one of them out.")
         if given.get("wait") or not given.get("recover", True):
             return {"agreed": Agreement(text, every=yes)}
         return {"agreed": agree(uri, name, text, yes=yes)}
