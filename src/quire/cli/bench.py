@@ -17,7 +17,7 @@ import typer
 
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import Quorums, option
-from quire.cli.console.output import Output, counted, human_bytes
+from quire.cli.console.output import Output, attributes, counted, human_bytes
 from quire.core.errors import WindowFullError
 from quire.distribution import testing_module
 
@@ -87,13 +87,8 @@ async def _measure(
 
     durations = Histogram()
     async with _recording(how.history) as recording:
-        writer = await client.create_ledger(
-            ensemble_size=how.ensemble_size,
-            write_quorum=how.write_quorum,
-            ack_quorum=how.ack_quorum,
-            min_present=how.min_present,
-            password=b"",
-        )
+        quorums = attributes(how, "ensemble_size write_quorum ack_quorum min_present")
+        writer = await client.create_ledger(**quorums, password=b"")
         recorded = None if recording is None else recording.created(writer.ledger_id)
         try:
             with out.progress(f"bench {what}") as progress:

@@ -166,8 +166,7 @@ async def _delete(
                 progress.advance(1)
     except BaseException:
         if deleted:
-            total = counted(len(chosen), "ledger")
-            out.note(f"Before that {deleted:,} of {total} were deleted, up to {chosen[deleted - 1]}.")
+            out.note(f"Before that {deleted:,} of {many} were deleted, up to {chosen[deleted - 1]}.")
         raise
     out.result(
         {"deleted": chosen},

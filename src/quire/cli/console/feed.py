@@ -8,7 +8,7 @@ import json
 import threading
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from quire.cli.console.asking import can_ask
 from quire.cli.console.output import Output, ProgressLine, say
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 R = TypeVar("R", bytes, bytes | InputRecord)
-R_contra = TypeVar("R_contra", bytes, bytes | InputRecord, contravariant=True)
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 """The reading thread runs at most so far ahead of the writer."""
 
 
-class Appender(Protocol[R_contra]):
+class Appender(Protocol):
     """What a ledger's and a log's writer have in common."""
 
-    def append_nowait(self, record: R_contra, /) -> asyncio.Future[int]:
-        """Start one append; the future gives its id or offset."""
+    def append_nowait(self, *record: Any, **_: Any) -> asyncio.Future[int]:
+        """Start one append; the future gives its id or offset. A record that is more than a value has arguments for all of it."""
         ...
 
     async def drain(self) -> None:
@@ -202,7 +201,7 @@ class AppendTally:
     async def append(
         self,
         out: Output,
-        opens: Callable[[contextlib.AsyncExitStack], Awaitable[Appender[R]]],
+        opens: Callable[[contextlib.AsyncExitStack], Awaitable[Appender]],
         groups: Callable[[asyncio.Future[BaseException]], AsyncIterator[list[R]]],
         *,
         typed: bool = False,
@@ -263,7 +262,7 @@ def _retrieve(future: asyncio.Future[int]) -> None:
 
 
 async def append_groups(
-    open_writer: Callable[[], Awaitable[Appender[R]]],
+    open_writer: Callable[[], Awaitable[Appender]],
     groups: Callable[[asyncio.Future[BaseException]], AsyncIterator[list[R]]],
     progress: ProgressLine,
     tally: AppendTally,
@@ -281,7 +280,7 @@ async def append_groups(
         QuireError: an append failed and nothing is unknown, or the input is wrong: what lay before is confirmed then.
     """
     failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-    writer: Appender[R] | None = None
+    writer: Appender | None = None
 
     def ended(group: _Group, last: asyncio.Future[int]) -> None:
         if last.cancelled():
@@ -320,11 +319,12 @@ async def append_groups(
         raise
 
 
-async def _hand_over(writer: Appender[R], records: list[R], group: _Group) -> None:
+async def _hand_over(writer: Appender, records: Sequence[bytes | InputRecord], group: _Group) -> None:
     for record in records:
+        parts = record if isinstance(record, InputRecord) else (record,)
         while True:
             try:
-                group.futures.append(writer.append_nowait(record))
+                group.futures.append(writer.append_nowait(*parts))
                 break
             except WindowFullError:
                 await writer.drain()

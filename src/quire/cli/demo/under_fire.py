@@ -275,20 +275,8 @@ def check_table(spark: SparkProcess, cluster: str, bulk: Bulk, tables: Path) -> 
     """
     table = tables / "bulk.parquet"
     digests = tables / "bulk-digests.json"
-    facts = spark.run(
-        "to_parquet",
-        *(
-            "--cluster",
-            cluster,
-            "--log",
-            LOG,
-            "--out",
-            str(table),
-            "--overwrite",
-            "--key-digests",
-            str(digests),
-        ),
-    )
+    where = ["--cluster", cluster, "--log", LOG, "--out", str(table), "--overwrite"]
+    facts = spark.run("to_parquet", *where, "--key-digests", str(digests))
     if facts["records"] != bulk.records:
         raise VerificationError(f"The table has {facts['records']} rows for {bulk.records} records.")
     found = {key: value["sha256"] for key, value in json.loads(digests.read_text("utf-8")).items()}

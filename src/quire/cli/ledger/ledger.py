@@ -302,12 +302,8 @@ async def append_to_new(
     from quire.cli.console.feed import AppendTally, in_groups
 
     writer = await client.create_ledger(
-        ensemble_size=like.ensemble_size,
-        write_quorum=like.write_quorum,
-        ack_quorum=like.ack_quorum,
+        **attributes(like, "ensemble_size write_quorum ack_quorum min_present digest"),
         password=like.password.encode(),
-        digest=like.digest,
-        min_present=like.min_present,
         guarantee=like.guarantee and like.guarantee.replace("-", "_"),
     )
     tally, what = AppendTally("entries", "entry", ledger_id=writer.ledger_id), f"ledger {writer.ledger_id}"
@@ -357,18 +353,9 @@ async def _print_entries(
 
     stdout = sys.stdout.buffer
     async for entry in entries:
-        if out.as_json and isinstance(entry, NoOp):
-            out.result({"ledger_id": entry.ledger_id, "entry_id": entry.entry_id, "no_op": True}, "")
-            continue
         if out.as_json:
-            out.result(
-                {
-                    "ledger_id": entry.ledger_id,
-                    "entry_id": entry.entry_id,
-                    **payload_facts("payload", entry.payload),
-                },
-                "",
-            )
+            what = {"no_op": True} if isinstance(entry, NoOp) else payload_facts("payload", entry.payload)
+            out.result({"ledger_id": entry.ledger_id, "entry_id": entry.entry_id, **what}, "")
             continue
         write_record(stdout, entry.payload, delimited=delimited)
         if at_once:

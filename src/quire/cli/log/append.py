@@ -23,7 +23,7 @@ from quire.cli.log.parameters import (
     NameArgument,
 )
 from quire.cli.log.ranges import time_of
-from quire.cli.log.record_lines import Added, Form, LogAppender, form_of, read_log_records
+from quire.cli.log.record_lines import Added, Form, form_of, read_log_records
 from quire.cli.log.whose_writer import Agreement, ending_writer, standing_of
 from quire.core.errors import AlreadyExistsError, MisuseError, NoSuchLogError
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from quire.log.client import QuireClient
     from quire.log.config import LogConfig
     from quire.log.log import Log
+    from quire.log.writer import LogWriter
 
 WaitOption = Annotated[bool, option("--wait", "Wait until the log's writer has ended, instead of ending it.")]
 
@@ -180,7 +181,7 @@ async def append_records(
     name = log.name
     tally = AppendTally("records", "offset", log=name)
 
-    async def open_writer(stack: contextlib.AsyncExitStack) -> LogAppender:
+    async def open_writer(stack: contextlib.AsyncExitStack) -> LogWriter:
         if not wait:
             await agreed.check(client, name, out, or_wait=True)
         elif (standing := await standing_of(client, name)).writer and not out.as_json:
@@ -188,7 +189,7 @@ async def append_records(
         writer = await log.open_writer(wait_for_leadership=wait)
         stuck = StuckAppends(lambda: tally.confirmed, lambda: writer.waits_for)
         await stack.enter_async_context(telling_who_is_awaited(out, f"log {name}", stuck))
-        return LogAppender(await stack.enter_async_context(writer))
+        return await stack.enter_async_context(writer)
 
     seconds = await tally.append(out, open_writer, groups, typed=typed, total=total)
     facts = {

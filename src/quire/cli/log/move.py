@@ -13,7 +13,7 @@ from quire.cli.console.feed import in_groups
 from quire.cli.console.named_clusters import uri_of
 from quire.cli.console.opening import connected, with_client
 from quire.cli.console.options import MEANT, PasswordOption, argument, option
-from quire.cli.console.output import Output, counted, human_bytes
+from quire.cli.console.output import Output, attributes, counted, human_bytes
 from quire.cli.console.record_streams import InputRecord, size_of
 from quire.cli.log.append import WaitOption, append_records
 from quire.cli.log.files import FileForm, export_records, file_form_of, read_files
@@ -99,9 +99,7 @@ async def _make_target(source: Log, target: Log, *, onto: bool) -> None:
     settings = (await source.identify()).settings
     if not await target.exists():
         await target.create(
-            ensemble_size=settings.ensemble_size,
-            write_quorum=settings.write_quorum,
-            ack_quorum=settings.ack_quorum,
+            **attributes(settings, "ensemble_size write_quorum ack_quorum"),
             min_present=settings.min_present or None,
             digest=digest_of(settings),
         )

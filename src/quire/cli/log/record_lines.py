@@ -41,11 +41,9 @@ from quire.cli.log.formats import Printer
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from quire.log.records import Record
-    from quire.log.writer import LogWriter
 
 _LENGTH: Final = struct.Struct(">I")
 _MARK: Final = 1 << 31
@@ -250,23 +248,6 @@ def _decode(body: bytes) -> InputRecord:
     if rest and not flags & _VALUE:
         raise ValueError("a tombstone has a value")
     return InputRecord(rest if flags & _VALUE else None, key, tuple(headers), time_ms)
-
-
-class LogAppender:
-    """Gives a log's writer records with all that they have."""
-
-    def __init__(self, writer: LogWriter) -> None:
-        self._writer = writer
-
-    def append_nowait(self, record: bytes | InputRecord, /) -> asyncio.Future[int]:
-        """Start one append; the future gives its offset."""
-        if isinstance(record, InputRecord):
-            return self._writer.append_nowait(*record)
-        return self._writer.append_nowait(record)
-
-    async def drain(self) -> None:
-        """Wait until everything that was started is acknowledged."""
-        await self._writer.drain()
 
 
 # --- out ----------------------------------------------------------------------------------------------------------
