@@ -15,7 +15,6 @@ from quire.cli.ledger.repair_show import MB, RATE_MAX
 
 if TYPE_CHECKING:
     from quire.cli.console.toolbox import Toolbox
-    from quire.metadata.repairs import RepairStore
 
 app = typer.Typer(help="Auto-recovery as a whole: on, off, status.")
 
@@ -75,7 +74,7 @@ async def repairs(tools: Toolbox, out: Output) -> int:
     """
     from quire.cli.cluster.marked import marked_ledgers, shown, totals
 
-    rows, facts = await marked_ledgers(tools.records, _marks_of(tools))
+    rows, facts = await marked_ledgers(tools.records, tools.records.repairs("quire cluster"))
     columns = ("ledger_id", "reasons", "age", "copies_left", "attempts", "size", "waits_for")
     least = ("attempts", "age", "size")
     out.rows(columns, rows, shown=shown, most=LISTED_MAX, none="No ledger is marked.", least=least)
@@ -104,7 +103,7 @@ async def off(tools: Toolbox, out: Output) -> None:
 
 
 async def _switch(tools: Toolbox, out: Output, *, enabled: bool) -> None:
-    await _marks_of(tools).set_enabled(enabled)
+    await tools.records.repairs("quire cluster").set_enabled(enabled)
     out.result({"enabled": enabled}, f"Auto-recovery is switched {'on' if enabled else 'off'}.")
 
 
@@ -115,7 +114,7 @@ async def status(tools: Toolbox, out: Output) -> None:
     from quire.autorecovery.auditor import ELECTION
     from quire.metadata.election import Election
 
-    marks = _marks_of(tools)
+    marks = tools.records.repairs("quire cluster")
     enabled, delay_s = await marks.is_enabled(), await marks.lost_delay_s()
     auditor = await Election(tools.store, ELECTION, "").leader()
     workers, away = await marks.workers(), await marks.away()
@@ -156,15 +155,8 @@ async def lost_delay(
 
     Where fewer than Qa copies of an entry are left nothing is waited for.
     """
-    marks = _marks_of(tools)
+    marks = tools.records.repairs("quire cluster")
     if seconds is not None:
         await marks.set_lost_delay_s(seconds)
     now = await marks.lost_delay_s()
     out.result({"lost_delay_s": now}, f"A bookie may be away for {human_duration(now)} ({now} s).")
-
-
-def _marks_of(tools: Toolbox) -> RepairStore:
-    from quire.env.real import RealClock
-    from quire.metadata.repairs import RepairStore
-
-    return RepairStore(tools.store, RealClock(), "quire cluster")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -104,8 +105,9 @@ def bookie(
     set_up_logging()
 
     def ready(facts: Ready) -> None:
-        known = {"id": facts.id, "address": facts.address, "pid": facts.pid, "directory": facts.directory}
-        out.result(known, f"{facts.id} serves on {facts.address} from {facts.directory}. Ctrl-C stops it.")
+        out.result(
+            asdict(facts), f"{facts.id} serves on {facts.address} from {facts.directory}. Ctrl-C stops it."
+        )
 
     stable = name or directory.absolute().name
     config = BookieConfig(

@@ -65,15 +65,18 @@ async def _rows(tools: Toolbox, found: FoundBookies, timeout_ms: int) -> list[di
 
 async def _row(tools: Toolbox, bookie: BookieId, info: BookieInfo, timeout_ms: int) -> dict[str, Any]:
     from quire.core.answers import Answer
+    from quire.wire.bookie_service_info import FEATURES_PROPERTY
 
     answer, says = await tools.bookies.info(bookie, timeout_ms=timeout_ms)
     ok = answer is Answer.OK
+    protocol = "bookkeeper" if info.native is None else f"native {info.native[1]}"
     return {
         "id": str(bookie),
         "address": address_of(info.host, info.port),
         "standing": _standing(info, answers=ok).value,
         "answers": answer.name.lower(),
-        **_speaks(info),
+        "protocol": protocol,
+        "features": info.properties.get(FEATURES_PROPERTY),
         "holds": _held(says),
         **figures_of(says),
         "info": says if ok else None,
@@ -138,14 +141,6 @@ def shown(row: dict[str, Any]) -> dict[str, str | None]:
         "free": None if free is None else f"{human_bytes(free)} of {human_bytes(row['disk_bytes'] or 0)}",
         "uptime": None if row["uptime_s"] is None else human_duration(row["uptime_s"]),
     }
-
-
-def _speaks(info: BookieInfo) -> dict[str, str | None]:
-    """What a bookie has registered: the protocol that it is spoken to in, and what its program can do."""
-    from quire.wire.bookie_service_info import FEATURES_PROPERTY
-
-    protocol = "bookkeeper" if info.native is None else f"native {info.native[1]}"
-    return {"protocol": protocol, "features": info.properties.get(FEATURES_PROPERTY)}
 
 
 def _held(says: dict[str, Any]) -> str | None:

@@ -72,9 +72,11 @@ async def status(tools: Toolbox, out: Output) -> int:
 
     Alerts are shown with what ends them; the exit code is 5 then.
     """
+    from quire.log.heads import LogHeads
+
     rows: list[dict[str, Any]]
     rows, states, logs = await asyncio.gather(
-        bookie_rows(tools), ledger_states(tools), _count_keys(tools, "log-names")
+        bookie_rows(tools), ledger_states(tools), LogHeads(tools.store).names()
     )
     count = {one.value: sum(row["standing"] == one.value for row in rows) for one in BookieStanding}
     collection = collection_of(rows)
@@ -85,7 +87,7 @@ async def status(tools: Toolbox, out: Output) -> int:
         "bookies": count,
         "ledgers": states,
         "all_counted": all_counted,
-        "logs": logs,
+        "logs": len(logs),
         **collection,
         "conditions": {row["id"]: row["conditions"] for row in rows if row["conditions"]},
     }
@@ -96,7 +98,7 @@ async def status(tools: Toolbox, out: Output) -> int:
         ledgers += ": `quire ledger list` names the damaged records"
     standing = ", ".join(f"{number} {name}" for name, number in count.items() if number) or "none"
     lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}", f"Ledgers  {ledgers}"]
-    lines.append(f"Logs     {logs:,}")
+    lines.append(f"Logs     {len(logs):,}")
     if collection["orphans"]:
         have = "has" if collection["orphans"] == 1 else "have"
         kept = f"{counted(collection['orphans'], 'ledger')} on bookies {have} no record"
@@ -139,12 +141,3 @@ async def ledger_states(tools: Toolbox) -> dict[str, int]:
         state = DAMAGED if isinstance(record, CorruptMetadataError) else record.state.name.lower()
         states[state] = states.get(state, 0) + 1
     return states
-
-
-async def _count_keys(tools: Toolbox, prefix: str) -> int:
-    from quire.metadata.paging import every_key
-
-    count = 0
-    async for _ in every_key(tools.store, prefix):
-        count += 1
-    return count

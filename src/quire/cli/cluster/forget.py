@@ -29,8 +29,6 @@ async def forget(
     """
     from quire.core.errors import RefusedError
     from quire.core.ids import BookieId
-    from quire.env.real import RealClock
-    from quire.metadata.repairs import RepairStore
 
     bookie = BookieId(bookie_id)
     await _refuse_registered(tools, bookie)
@@ -43,7 +41,7 @@ async def forget(
     await _refuse_named(tools, bookie)
     await _refuse_registered(tools, bookie)  # the look at all records may have taken long
     await tools.registry.delete_cookie(bookie, cookie.version)
-    marks = RepairStore(tools.store, RealClock(), "quire bookie forget")
+    marks = tools.records.repairs("quire bookie forget")
     away = (await marks.away()).get(bookie)
     if away is not None:
         await marks.end_away(bookie, away)

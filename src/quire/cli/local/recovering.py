@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+from functools import partial
 from typing import TYPE_CHECKING
 
 from quire.cli.console.failures import report
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
 async def recover(
     cluster: str,
     *,
-    rate_bytes: int | None,
-    lost_delay_s: int | None,
     until_eof: bool,
     on_ready: Callable[[str], None],
+    rate_bytes: int | None = None,
+    lost_delay_s: int | None = None,
 ) -> None:
     """Audit and repair a cluster until SIGTERM, SIGINT or (with `until_eof`) the end of standard input.
 
     Args:
         cluster: the cluster's URI.
-        rate_bytes: how many bytes a second are copied at most; None: as many as bookies take.
-        lost_delay_s: is set for the whole cluster first: how long a bookie may be away.
         until_eof: the end of standard input (the parent's death) is a wish to stop.
         on_ready: is called with this process's name when it begins.
+        rate_bytes: how many bytes a second are copied at most; None: as many as bookies take.
+        lost_delay_s: is set for the whole cluster first: how long a bookie may be away.
 
     Raises:
         QuireError: the cluster cannot be reached.
@@ -72,18 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="quire.cli.local.recovering")
     parser.add_argument("--cluster", required=True)
     options = parser.parse_args(arguments)
-    say = logging.getLogger(__name__).info
+    ready = partial(logging.getLogger(__name__).info, "auto-recovery runs as %s")
     try:
         set_up_logging()
-        run_loop(
-            lambda: recover(
-                options.cluster,
-                rate_bytes=None,
-                lost_delay_s=None,
-                until_eof=True,
-                on_ready=lambda name: say("auto-recovery runs as %s", name),
-            )
-        )
+        run_loop(lambda: recover(options.cluster, until_eof=True, on_ready=ready))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the top of the process: all is reported
         return report(error, as_json=False)
     return 0

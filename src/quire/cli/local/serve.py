@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -238,7 +238,7 @@ def set_up_logging() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The process that `quire up` starts for each bookie: first line on stdout is JSON, ready or an error."""
     parser = argparse.ArgumentParser(prog="quire.cli.local.serve")
-    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--dir", dest="directory", type=Path, required=True)
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
@@ -247,37 +247,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--frame-bytes-max", type=int)
     parser.add_argument("--segment-bytes", type=int)
     every = os.environ.get("QUIRE_COLLECT_EVERY", GARBAGE_SECONDS)
-    parser.add_argument("--collect-every", type=float, default=every)
+    parser.add_argument("--collect-every", dest="garbage_seconds", type=float, default=every)
     refuse = os.environ.get("QUIRE_TOMBSTONES_FOR", TOMBSTONE_SECONDS)
-    parser.add_argument("--tombstones-for", type=float, default=refuse)
-    options = parser.parse_args(arguments)
+    parser.add_argument("--tombstones-for", dest="tombstone_seconds", type=float, default=refuse)
+    options = vars(parser.parse_args(arguments))
+    cluster, security, segment_bytes = map(options.pop, ("cluster", "security", "segment_bytes"))
 
     def ready(facts: Ready) -> None:
-        line = {"id": facts.id, "address": facts.address, "pid": facts.pid, "directory": facts.directory}
-        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.write(json.dumps(asdict(facts)) + "\n")
         sys.stdout.flush()
 
     try:
         set_up_logging()
-        config = BookieConfig(
-            directory=options.dir,
-            host=options.host,
-            port=options.port,
-            name=options.name,
-            frame_bytes_max=options.frame_bytes_max,
-            storage=storage_for(options.dir, options.segment_bytes, options.frame_bytes_max),
-            garbage_seconds=options.collect_every,
-            tombstone_seconds=options.tombstones_for,
-        )
+        storage = storage_for(options["directory"], segment_bytes, options["frame_bytes_max"])
+        config = BookieConfig(**options, storage=storage)
         run_loop(
-            lambda: serve(
-                config,
-                options.cluster,
-                create=True,
-                until_eof=True,
-                on_ready=ready,
-                security=options.security,
-            )
+            lambda: serve(config, cluster, create=True, until_eof=True, on_ready=ready, security=security)
         )
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the top of the process: all is reported
         return report(error, as_json=True, stream=sys.stdout)

@@ -26,7 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from quire.cli.console.output import Output, payload_facts
+from quire.cli.console.output import Output, counted, payload_facts
 from quire.cli.console.record_streams import (
     BadInputError,
     InputRecord,
@@ -281,15 +281,11 @@ async def print_records(
         stdout.flush()
     finally:
         if tombstones or (others and not sys.stdout.isatty()):
-            left_out = f" Left out: {_many(tombstones, 'tombstone')}." if tombstones else ""
-            more = f" With keys, headers or line feeds: {_many(others, 'record')}." if others else ""
+            left_out = f" Left out: {counted(tombstones, 'tombstone')}." if tombstones else ""
+            more = f" With keys, headers or line feeds: {counted(others, 'record')}." if others else ""
             out.note(
                 f"Lines hold values alone.{left_out}{more} --format json or --format delimited has everything."
             )
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def json_line(record: Record) -> bytes:
