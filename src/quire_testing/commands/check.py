@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from quire.cli.console.options import JsonOption, option
-from quire.cli.console.output import Output
+from quire.cli.console.output import Output, attributes
 from quire.core.errors import MisuseError
+from quire.env.typed_options import options_of, take_options
 
 if TYPE_CHECKING:
     from quire_testing.explorer.check import Check
@@ -112,14 +112,10 @@ def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
     def run(**options: Any) -> None:
         command({name: options.pop(name) for name in BUDGETS}, **options)
 
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    options = [
-        inspect.Parameter(name, own[0].kind, default=usual, annotation=Annotated[type(usual), _option(name)])
-        for name, (usual, _, _) in BUDGETS.items()
-    ]
-    run.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in (*options, *own)}
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    budgets = {
+        name: (Annotated[type(usual), _option(name)], usual) for name, (usual, _, _) in BUDGETS.items()
+    }
+    take_options(run, budgets | options_of(command)[0], command)
     return run
 
 
@@ -127,8 +123,8 @@ def _option(name: str) -> Any:
     usual, least, text = BUDGETS[name]
     flag = f"--{name.replace('_', '-')}"
     if isinstance(usual, bool):
-        return typer.Option(f"{flag}/--no-{name}" if usual else flag, help=text)
-    return typer.Option(flag, min=least, help=text)
+        return option(f"{flag}/--no-{name}" if usual else flag, text)
+    return option(flag, text, min=least)
 
 
 def _made(kind: type[C], budgets: Mapping[str, int | str]) -> C:
@@ -144,8 +140,7 @@ def check(
     mutant: MutantOption = "",
     list_mutants: Annotated[bool, option("--list-mutants", "Say which fixes can be taken out.")] = False,
     invariant: Annotated[
-        list[str] | None,
-        option("--invariant NAME", "Look at this one only; may be repeated."),
+        list[str] | None, option("--invariant NAME", "Look at this one only; may be repeated.")
     ] = None,
     continuous: Annotated[bool, option("--continuous", "Every configuration of the continuous set.")] = False,
     workers: Annotated[int, option("--workers", "With --continuous: processes at the same time.", min=1)] = 2,
@@ -156,16 +151,13 @@ def check(
         int | None, option("--states", "Stop, incomplete, after this many states.", min=1)
     ] = None,
     save: Annotated[
-        Path | None,
-        option("--save DIR", "Write a counterexample's transcript and diagram here."),
+        Path | None, option("--save DIR", "Write a counterexample's transcript and diagram here.")
     ] = None,
     diagram: Annotated[
-        Path | None,
-        option("--diagram FILE", "Draw a counterexample: FILE.svg, or FILE.html."),
+        Path | None, option("--diagram FILE", "Draw a counterexample: FILE.svg, or FILE.html.")
     ] = None,
     again: Annotated[
-        Path | None,
-        option("--replay FILE", "Judge a saved failure again, also one of `simulate`."),
+        Path | None, option("--replay FILE", "Judge a saved failure again, also one of `simulate`.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -279,12 +271,7 @@ def _mutants() -> list[dict[str, object]]:
     from quire_testing.explorer.mutants import MUTANTS
 
     return [
-        {
-            "name": each.name,
-            "what": each.what,
-            "violated": each.violated,
-            "configuration": each.configuration.name,
-        }
+        attributes(each, "name what violated") | {"configuration": each.configuration.name}
         for each in MUTANTS.values()
     ]
 
@@ -316,9 +303,7 @@ def _show(out: Output, done: Check, save: Path | None, diagram: Path | None) -> 
     facts: dict[str, object] = {
         "configuration": done.header[0],
         "mutant": done.header[1] if len(done.header) > 1 else None,
-        "states": result.states,
-        "transitions": result.transitions,
-        "depth": result.depth,
+        **attributes(result, "states transitions depth"),
         "seconds": round(result.seconds, 2),
         "rate": round(result.rate),
         "complete": result.complete,

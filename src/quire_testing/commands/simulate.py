@@ -30,25 +30,21 @@ def simulate(
     seed: Annotated[int, option("--seed", "The run, or the first of many.", min=0)] = 0,
     schedules: Annotated[int, option("--schedules", "How many seeds, from --seed on.", min=1)] = 1,
     mix: Annotated[
-        list[str] | None,
-        option("--mix NAME", "This mix of workload and faults only; may be repeated."),
+        list[str] | None, option("--mix NAME", "This mix of workload and faults only; may be repeated.")
     ] = None,
     jobs: Annotated[int, option("--jobs", "Processes at the same time.", min=1)] = 1,
     seconds: Annotated[
         float | None, option("--seconds", "Begin nothing new after this time.", min=0.1)
     ] = None,
     mutant: Annotated[
-        str,
-        option("--mutant NAME", "Take one fix out of the programs, and stop when it shows."),
+        str, option("--mutant NAME", "Take one fix out of the programs, and stop when it shows.")
     ] = "",
     level: Annotated[
-        Level,
-        option("--level", "Whole programs, or random walks of their machines: cheaper by far."),
+        Level, option("--level", "Whole programs, or random walks of their machines: cheaper by far.")
     ] = Level.PROGRAMS,
     list_mixes: Annotated[bool, option("--list-mixes", "Say which mixes there are.")] = False,
     save: Annotated[
-        Path | None,
-        option("--save FILE", "Write a failing run's history here, for `verify-history`."),
+        Path | None, option("--save FILE", "Write a failing run's history here, for `verify-history`.")
     ] = None,
     keep: Annotated[
         Path | None,

@@ -147,8 +147,7 @@ async def lost_delay(
     tools: Toolbox,
     out: Output,
     seconds: Annotated[
-        int | None,
-        argument("[SECONDS]", "The delay; without it, it is shown.", min=0, max=2**31 - 1),
+        int | None, argument("[SECONDS]", "The delay; without it, it is shown.", min=0, max=2**31 - 1)
     ] = None,
 ) -> None:
     """Show or set how long a bookie may be away before its copies are made anew, for Java's programs too.

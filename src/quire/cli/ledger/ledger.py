@@ -163,8 +163,7 @@ async def read(
     entries: EntryOptions,
     password: PasswordOption = "",
     recover: Annotated[
-        bool,
-        option("--recover", "Fence and close it first if it is open, so that the end is final."),
+        bool, option("--recover", "Fence and close it first if it is open, so that the end is final.")
     ] = False,
     delimited: DelimitedOption = False,
 ) -> None:

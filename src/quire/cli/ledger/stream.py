@@ -122,8 +122,7 @@ async def append(
     files: FilesArgument = None,
     delimited: DelimitedOption = False,
     elect: Annotated[
-        bool,
-        option("--elect", "First wait until the stream's election says that this command writes."),
+        bool, option("--elect", "First wait until the stream's election says that this command writes.")
     ] = False,
     password: PasswordOption = "",
 ) -> None:

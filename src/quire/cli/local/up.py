@@ -39,8 +39,7 @@ OtherClusterOption = Annotated[
 ]
 
 RecoversOption = Annotated[
-    bool,
-    option("--autorecovery/--no-autorecovery", "Repair the copies that lost bookies had, by itself."),
+    bool, option("--autorecovery/--no-autorecovery", "Repair the copies that lost bookies had, by itself.")
 ]
 
 

@@ -183,8 +183,7 @@ async def cursors(
     out: Output,
     name: NameArgument,
     remove: Annotated[
-        str | None,
-        option("--remove CURSOR", "Delete this cursor; a reader that uses it creates it again."),
+        str | None, option("--remove CURSOR", "Delete this cursor; a reader that uses it creates it again.")
     ] = None,
     password: PasswordOption = "",
 ) -> None:
