@@ -36,23 +36,19 @@ async def listed(tools: Toolbox) -> FoundBookies:
     return FoundBookies(*await asyncio.gather(tools.registry.available(), tools.registry.list_cookies()))
 
 
-async def bookie_rows(tools: Toolbox, timeout_ms: int = TIMEOUT_MS) -> list[dict[str, Any]]:
+async def bookie_rows(
+    tools: Toolbox, found: FoundBookies | None = None, left_ms: int | None = None
+) -> list[dict[str, Any]]:
     """A row for every bookie, sorted by id; those that only have a cookie come last.
 
     Args:
         tools: the opened cluster.
-        timeout_ms: how long each bookie may take to respond.
+        found: its bookies; None: they are listed first.
+        left_ms: the time for all of them, of which none gets less than `LEAST_MS`; None: each has `TIMEOUT_MS`.
     """
-    return await _rows(tools, await listed(tools), timeout_ms)
-
-
-async def rows_within(tools: Toolbox, found: FoundBookies, left_ms: int) -> list[dict[str, Any]]:
-    """As `bookie_rows`, of bookies that are listed, in a time for all of them; no bookie gets less than `LEAST_MS`."""
+    found = found or await listed(tools)
     turns = max(1, -(-len(found.registered) // ASKED_AT_ONCE))
-    return await _rows(tools, found, max(LEAST_MS, left_ms // turns))
-
-
-async def _rows(tools: Toolbox, found: FoundBookies, timeout_ms: int) -> list[dict[str, Any]]:
+    timeout_ms = TIMEOUT_MS if left_ms is None else max(LEAST_MS, left_ms // turns)
     turn = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def row(bookie: BookieId, info: BookieInfo) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import time
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from quire.cli.cluster.bookie_rows import listed, rows_within
+from quire.cli.cluster.bookie_rows import bookie_rows, listed
 from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.console.opening import with_cluster
 from quire.cli.console.options import TIMEOUT_MAX, option, run
@@ -91,7 +91,7 @@ async def examine(uri: str, timeout_s: float, shape: Shape) -> tuple[dict[str, A
             raise NoClusterError(
                 f"The metadata store of {uri} did not respond in {timeout_s:g} s: check that it runs and can be reached."
             ) from error
-        rows = await rows_within(tools, found, int((began + timeout_s - time.monotonic()) * 1000))
+        rows = await bookie_rows(tools, found, int((began + timeout_s - time.monotonic()) * 1000))
     judged = judge(shape, states_of(rows), takes_changes=not refusal, has_old_marks=bool(marked))
     facts = {
         "health": judged.health.value,

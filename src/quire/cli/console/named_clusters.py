@@ -64,20 +64,14 @@ class NamedClusters:
         return cls(clusters, current)
 
     def save(self) -> None:
-        """Write the file; a reader sees the old one or the new one.
+        """Write the file.
 
         Raises:
             OSError: it cannot be written.
         """
         path = contexts_file()
         path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        new = path.with_suffix(".new")
-        new.unlink(missing_ok=True)
-        with open_private(new, "w", encoding="utf-8") as stream:
-            json.dump({"clusters": self.clusters, "current": self.current}, stream, indent=1)
-            stream.flush()
-            os.fsync(stream.fileno())
-        new.replace(path)
+        write_json(path, {"clusters": self.clusters, "current": self.current})
 
     def needed(self, name: str) -> str:
         """The URI of a name.
@@ -91,6 +85,17 @@ class NamedClusters:
             )
             raise MisuseError(f"There is no context {name!r}; the contexts: {known}.")
         return self.clusters[name]
+
+
+def write_json(path: Path, facts: dict[str, object]) -> None:
+    """Replace a file that its owner alone reads; a reader sees the old one or the new one."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with open_private(new, "w", encoding="utf-8") as stream:
+        json.dump(facts, stream, indent=1)
+        stream.flush()
+        os.fsync(stream.fileno())
+    new.replace(path)
 
 
 def contexts_file() -> Path:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from quire.cli.console.failures import BookieStartError, PortInUseError
-from quire.cli.console.named_clusters import MEMBERS_FILE, METADATA_FILE
+from quire.cli.console.named_clusters import MEMBERS_FILE, METADATA_FILE, write_json
 from quire.cli.local.local_bookie import HOST, LocalBookie
 from quire.core.errors import CorruptMetadataError, DirectoryInUseError, MisuseError, WrongDirectoryError
 from quire.env.private import check_owner, close_folder, open_private
@@ -417,17 +417,9 @@ class LocalCluster:
 
     def _remember(self) -> None:
         # A cluster of its own is not named: the directory may be moved.
-        facts = {
-            "bookies": [{"name": bookie.name, "port": bookie.port} for bookie in self.bookies],
-            "cluster": self.uri if self.joined else None,
-        }
-        path = self.directory / MEMBERS_FILE
-        new = path.with_suffix(".new")
-        with open_private(new, "w", encoding="utf-8") as stream:
-            json.dump(facts, stream, indent=1)
-            stream.flush()
-            os.fsync(stream.fileno())
-        new.replace(path)
+        bookies = [{"name": bookie.name, "port": bookie.port} for bookie in self.bookies]
+        cluster = self.uri if self.joined else None
+        write_json(self.directory / MEMBERS_FILE, {"bookies": bookies, "cluster": cluster})
 
 
 def _is_own(uri: str, directory: Path) -> bool:

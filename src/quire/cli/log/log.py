@@ -23,7 +23,6 @@ from quire.core.errors import NotEnoughBookiesError, QuireError
 if TYPE_CHECKING:
     from quire.core.log.list import LogSettings
     from quire.log.client import QuireClient
-    from quire.log.collecting import Collected
 
 app = typer.Typer(
     help="Logs: create, append, read, tail, list, show, alter, copy, export, import, roll, truncate, delete, cursors, "
@@ -257,7 +256,12 @@ async def collect(
     collector = LogCollector(client, round(grace * 3_600_000))
     while True:
         try:
-            _say_collected(out, await collector.collect())
+            done = await collector.collect()
+            text = (
+                f"Deleted {len(done.ledgers)} ledgers and {len(done.pages)} pages, finished {len(done.intents)} "
+                f"truncations; {done.suspected} things are watched."
+            )
+            out.result(attributes(done, "ledgers pages intents suspected"), text)
         except QuireError as error:
             if every is None or not error.retriable:
                 raise
@@ -282,11 +286,3 @@ async def warn_of_room(out: Output, client: QuireClient, name: str, settings: Lo
             f"Log {name} takes no records yet: {for_command_line(error.message, error.ids)} "
             f"(`quire log alter {name}` changes the log's)."
         )
-
-
-def _say_collected(out: Output, done: Collected) -> None:
-    text = (
-        f"Deleted {len(done.ledgers)} ledgers and {len(done.pages)} pages, finished {len(done.intents)} "
-        f"truncations; {done.suspected} things are watched."
-    )
-    out.result(attributes(done, "ledgers pages intents suspected"), text)
