@@ -40,7 +40,5 @@ def format_(uri: str, out: Output, force: ForceOption = False, yes: YesOption = 
     from quire.metadata.connect import format_store
 
     instance = run(format_store(uri, force=force))
-    out.result(
-        {"cluster": uri, "instance": instance},
-        f"Cluster  {uri}  (instance {instance})\nStart bookies with `quire bookie`.",
-    )
+    text = f"Cluster  {uri}  (instance {instance})"
+    out.result({"cluster": uri, "instance": instance}, text, "Start bookies with `quire bookie`.")

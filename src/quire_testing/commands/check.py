@@ -223,7 +223,7 @@ def _judge_again(out: Output, path: Path) -> None:
     what = f"mutant {again.mutant}" if again.mutant else "what ships"
     lines = [f"{what}, {again.steps} steps", *(f"not possible any more: {step}" for step in again.skipped)]
     lines += [f"VIOLATED   {violation}" for violation in again.violations] or ["nothing violated"]
-    out.result(facts, "\n".join(lines))
+    out.result(facts, *lines)
     if not again.is_as_it_should:
         raise typer.Exit(1)
 
@@ -329,7 +329,7 @@ def _show(out: Output, done: Check, save: Path | None, diagram: Path | None) -> 
         lines.append(
             "complete: nothing broken" if result.complete else "stopped before the end: nothing broken so far"
         )
-    out.result(facts, "\n".join(lines))
+    out.result(facts, *lines)
     if violation and save is not None:
         _save(out, done, save)
     if violation and diagram is not None:

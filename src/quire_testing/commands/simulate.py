@@ -189,7 +189,7 @@ def _show(out: Output, tally: Tally, mutant: str, save: Path | None, file: Path 
         lines += ["", facts["transcript"], "", again]
         if save is not None:
             _save(out, history, save)
-    out.result(facts, "\n".join(lines))
+    out.result(facts, *lines)
     if tally.failures:
         raise typer.Exit(1)
 

@@ -204,7 +204,7 @@ def test_a_lost_quorum(tmp_path: Path, command: str) -> None:
 
 async def test_an_append_to_a_stream_ends_when_nobody_reads_what_it_prints() -> None:
     class Unread(Output):
-        def result(self, facts: Mapping[str, object], text: str) -> None:
+        def result(self, facts: Mapping[str, object], *lines: str) -> None:
             raise BrokenPipeError
 
     class Writer:

@@ -79,7 +79,7 @@ async def repairs(tools: Toolbox, out: Output) -> int:
     least = ("attempts", "age", "size")
     out.rows(columns, rows, shown=shown, most=LISTED_MAX, none="No ledger is marked.", least=least)
     if out.as_json:
-        out.result(facts, "")
+        out.result(facts)
     elif rows:
         out.note(totals(facts))
     return EXIT_ATTENTION if rows else 0
@@ -139,7 +139,7 @@ async def status(tools: Toolbox, out: Output) -> None:
         f"Away        {bookie}: {'-' if seconds is None else human_duration(seconds)}"
         for bookie, seconds in facts["away"].items()
     ]
-    out.result(facts, "\n".join(lines))
+    out.result(facts, *lines)
 
 
 @with_tools

@@ -106,7 +106,7 @@ async def status(tools: Toolbox, out: Output) -> int:
     lines += lines_of(rows)
     if not count["up"]:
         lines.append("No bookie is writable: start bookies (`quire up`, `quire bookie`).")
-    out.result(facts, "\n".join(lines))
+    out.result(facts, *lines)
     return EXIT_ATTENTION if DAMAGED in states or _needy(rows) else 0
 
 

@@ -91,7 +91,7 @@ async def _ask(tools: Toolbox, out: Output, task: SpaceTask, bookie: str | None,
     wanted = await _wanted(tools, bookie)
     rows = await asyncio.gather(*(_row(tools, one, task, int(timeout * 1000)) for one in wanted))
     for row in rows:
-        out.result(row, "\n".join(_lines(row)))
+        out.result(row, *_lines(row))
     return EXIT_FAILED if any(row["failure"] for row in rows) else 0
 
 

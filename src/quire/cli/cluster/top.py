@@ -50,7 +50,7 @@ async def _print(out: Output, snapshots: Snapshots, interval: float | None) -> N
     while True:
         seen = await snapshots.take()
         lines, left_out = tables(seen, terminal_width())
-        out.result(seen.facts(), "\n".join([*heading(seen), *lines]))
+        out.result(seen.facts(), *heading(seen), *lines)
         if left_out and not out.as_json:
             out.note(f"Without {', '.join(left_out)}: a wider terminal shows them, and --json has all.")
         if interval is None:

@@ -39,12 +39,12 @@ class Output:
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
 
-    def result(self, facts: Mapping[str, object], text: str) -> None:
-        """Print one result: `facts` as a JSON line, or `text`."""
+    def result(self, facts: Mapping[str, object], *lines: str) -> None:
+        """Print one result: `facts` as a JSON line, or the lines."""
         if self.as_json:
             sys.stdout.write(json.dumps({key: plain(value) for key, value in facts.items()}) + "\n")
         else:
-            sys.stdout.write(text + "\n")
+            sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
 
     def rows(
@@ -71,7 +71,7 @@ class Output:
         """
         if self.as_json:
             for row in rows:
-                self.result(row, "")
+                self.result(row)
             return
         if none and not rows:
             self.note(none)

@@ -42,4 +42,4 @@ def demo(
         f"Start the cluster  {quire} up --dir {facts['cluster_directory']}",
         f"Meanwhile, read    {quire} log read {facts['logs'][1]} --last 5 --cluster {facts['cluster']}",
     ]
-    narrator.out.result(facts, "\n".join(lines))
+    narrator.out.result(facts, *lines)

@@ -354,7 +354,7 @@ async def _print_entries(
     async for entry in entries:
         if out.as_json:
             what = {"no_op": True} if isinstance(entry, NoOp) else payload_facts("payload", entry.payload)
-            out.result({"ledger_id": entry.ledger_id, "entry_id": entry.entry_id, **what}, "")
+            out.result({"ledger_id": entry.ledger_id, "entry_id": entry.entry_id, **what})
             continue
         write_record(stdout, entry.payload, delimited=delimited)
         if at_once:

@@ -68,7 +68,7 @@ async def show(tools: Toolbox, out: Output, ledger_id: LedgerArgument) -> None:
         lac = await newest_lac(record, LedgerAccess.of(record), tools.bookies, timeout_ms=ANSWER_MS)
     held = await held_stripes(record, notes, lac, tools.bookies, timeout_ms=ANSWER_MS)
     facts = facts_of(record) | shown_facts(record, version, standing, held)
-    out.result(facts, "\n".join([*drawing(record, standing), "", *holdings(held)]))
+    out.result(facts, *drawing(record, standing), "", *holdings(held))
 
 
 async def every_ledger(

@@ -141,12 +141,8 @@ def show_plan_of_one(out: Output, ledger_id: int, lacking: UnderReplicatedLedger
         f"  {bookie} did not list its entries: {answer.name}" for bookie, answer in lacking.silent.items()
     ]
     lines += [f"  {bookie} is in limbo" for bookie in lacking.limbo]
-    out.result(
-        facts,
-        "\n".join(
-            [*lines, *_loss_lines(ledger_id, lacking), *_undecided_lines(ledger_id, lacking.undecided)]
-        ),
-    )
+    lines += [*_loss_lines(ledger_id, lacking), *_undecided_lines(ledger_id, lacking.undecided)]
+    out.result(facts, *lines)
     return 0
 
 
@@ -168,7 +164,7 @@ def show_end(out: Output, ledger_id: int, totals: RepairTotals) -> int:
         **attributes(report, "cleared left refused undecided stopped"),
         **_ranges_of(report),
     }
-    out.result(facts, "\n".join(_end_lines(ledger_id, ended, totals)))
+    out.result(facts, *_end_lines(ledger_id, ended, totals))
     return _code_of(ended)
 
 
@@ -244,7 +240,7 @@ def show_totals(out: Output, found: UnderReplication, totals: RepairTotals) -> i
             lines.append(
                 f"  {counted(int(str(facts[name])), 'entry')} {what}: `quire cluster under-replication`"
             )
-    out.result(facts, "\n".join(lines))
+    out.result(facts, *lines)
     if left:
         return EXIT_FAILED
     return max((_code_of(end) for end in totals.ended.values()), default=0)

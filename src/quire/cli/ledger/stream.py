@@ -108,7 +108,7 @@ class AcknowledgedEntries:
         if self._unprinted is None and not future.cancelled() and future.exception() is None:
             facts = {"stream": self._name, "entry_id": future.result(), "term": self._term}
             try:
-                self._out.result(facts, "")
+                self._out.result(facts)
             except OSError as error:
                 self._unprinted = error
 
@@ -250,7 +250,7 @@ async def show(client: QuireClient, out: Output, name: NameArgument, password: P
     }
     lines = picture(name, record, last, standing)
     lines += [f"Its take-over waits for {bookie}: {why}." for bookie, why in awaited.items()]
-    out.result(facts, "\n".join(lines))
+    out.result(facts, *lines)
 
 
 def terms_of(record: LedgerMetadata, last: int) -> list[tuple[TermRange, int]]:
@@ -287,7 +287,7 @@ async def verify(client: QuireClient, out: Output, name: NameArgument, password:
     left on a bookie, and that readers do not see, do not count.
     """
     report = await client.unbounded_ledger(name, password.encode()).verify()
-    out.result({"stream": name, **verified_facts(report)}, "\n".join(findings(report)))
+    out.result({"stream": name, **verified_facts(report)}, *findings(report))
     return not report.complete
 
 

@@ -40,7 +40,7 @@ async def verify(
     if ledger_id is None:
         return not await verify_all(client, out)
     report = await client.verify_ledger(ledger_id, password.encode())
-    out.result(facts_of(report), "\n".join(findings(report)))
+    out.result(facts_of(report), *findings(report))
     return not report.complete
 
 
@@ -69,7 +69,7 @@ async def verify_all(client: QuireClient, out: Output) -> bool:
         else:
             count["complete" if report.complete else "incomplete" if report.closed else "open"] += 1
             if not report.complete:
-                out.result(facts_of(report), "\n".join(findings(report)))
+                out.result(facts_of(report), *findings(report))
         count["ledgers"] += 1
 
     waiting: set[asyncio.Task[None]] = set()

@@ -115,16 +115,8 @@ def _say_ready(out: Output, local: LocalCluster) -> None:
     if local.failed:
         facts["failed"] = [{"name": bookie.name, "reason": why.message} for bookie, why in local.failed]
     lines = [f"  {bookie.id}  {bookie.address}  pid {bookie.pid}  {bookie.directory}" for bookie in started]
-    text = "\n".join(
-        [
-            f"Cluster {local.uri}",
-            *lines,
-            "",
-            *steps,
-            "Ctrl-C stops it. A second start continues with its data.",
-        ]
-    )
-    out.result(facts, text)
+    end = "Ctrl-C stops it. A second start continues with its data."
+    out.result(facts, f"Cluster {local.uri}", *lines, "", *steps, end)
 
 
 def _say_dead(out: Output, local: LocalCluster, bookie: LocalBookie) -> None:
@@ -149,7 +141,7 @@ def _say_dead(out: Output, local: LocalCluster, bookie: LocalBookie) -> None:
         f"or restart `quire up`. The end of its log {bookie.log}:{shown}"
     )
     if out.as_json:
-        out.result(facts, "")
+        out.result(facts)
     else:
         out.note(text)
 

@@ -94,7 +94,7 @@ async def show(
     standing = await standing_of(client, name)
     shown = len(about.items) if limit is None else limit
     facts = shown_facts(about, shown) | _more_facts(about, standing)
-    out.result(facts, "\n".join(_drawing(about, standing, limit or LEDGERS_SHOWN)))
+    out.result(facts, *_drawing(about, standing, limit or LEDGERS_SHOWN))
 
 
 def shown_facts(about: LogDescription, limit: int | None = None) -> dict[str, object]:
