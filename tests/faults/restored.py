@@ -11,7 +11,6 @@ from typing import Any
 
 import quire
 from quire.cli.console.failures import EXIT_ATTENTION
-from quire.cli.console.toolbox import Toolbox, open_toolbox
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
@@ -54,11 +53,11 @@ class Cluster:
             bookie.stop()
 
     @contextlib.asynccontextmanager
-    async def serving(self, *, clean: bool = True) -> AsyncIterator[Toolbox]:
+    async def serving(self, *, clean: bool = True) -> AsyncIterator[quire.Client]:
         """The bookies, and what looks at them; stopped at the end, or killed."""
         await asyncio.to_thread(self.start)
         try:
-            async with open_toolbox(self.uri) as tools:
+            async with quire.connect(self.uri) as tools:
                 yield tools
                 if (
                     not clean
@@ -80,7 +79,7 @@ class Cluster:
                 self.accesses[written[-1]] = LedgerAccess.of(ledger.metadata)
         return written
 
-    async def scan(self, tools: Toolbox, only: Iterable[int] | None = None) -> Scan:
+    async def scan(self, tools: quire.Client, only: Iterable[int] | None = None) -> Scan:
         """What each bookie holds of each ledger."""
         found: Scan = {}
         for bookie in self.bookies:
@@ -90,7 +89,7 @@ class Cluster:
                 found[bookie.id, ledger_id] = [(one.first, one.last) for one in held]
         return found
 
-    async def collectors(self, tools: Toolbox) -> list[dict[str, Any]]:
+    async def collectors(self, tools: quire.Client) -> list[dict[str, Any]]:
         """What each bookie says of its collector."""
         said = []
         for bookie in self.bookies:
@@ -99,7 +98,7 @@ class Cluster:
             said.append(info["collector"])
         return said
 
-    async def passes(self, tools: Toolbox, count: int = 3) -> list[dict[str, Any]]:
+    async def passes(self, tools: quire.Client, count: int = 3) -> list[dict[str, Any]]:
         """Wait until every bookie has made so many more passes from begin to end; what their collectors say then."""
         before = [one["passes"] for one in await self.collectors(tools)]
         return await self.until(
@@ -109,7 +108,7 @@ class Cluster:
         )
 
     async def until(
-        self, tools: Toolbox, condition: Callable[[list[dict[str, Any]]], bool], what: str
+        self, tools: quire.Client, condition: Callable[[list[dict[str, Any]]], bool], what: str
     ) -> list[dict[str, Any]]:
         """Wait until the collectors say what is wanted."""
         said = await self.collectors(tools)

@@ -14,7 +14,6 @@ import pytest
 
 import quire
 from faults.restored import Cluster
-from quire.cli.console.toolbox import Toolbox
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.wire.native_info import SpaceTask
@@ -69,7 +68,7 @@ async def sparse(client: quire.Client, mib: int) -> list[int]:
     return kept
 
 
-async def compacted(cluster: Cluster, tools: Toolbox) -> int:
+async def compacted(cluster: Cluster, tools: quire.Client) -> int:
     """Let every bookie compact now; how many segments that were."""
     done = await asyncio.gather(
         *(

@@ -15,7 +15,6 @@ import pytest
 
 import quire
 from faults.restored import Cluster
-from quire.cli.console.toolbox import Toolbox
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from support.programs import NEW
@@ -62,7 +61,7 @@ async def cycle(client: quire.Client, count: int, *, quorum: int = 3) -> None:
     await asyncio.gather(*(some() for _ in range(AT_ONCE)))
 
 
-async def all_collected(cluster: Cluster, tools: Toolbox) -> None:
+async def all_collected(cluster: Cluster, tools: quire.Client) -> None:
     """Wait until no bookie and no store has anything left of a deleted ledger but what it always has."""
 
     async def left() -> int:

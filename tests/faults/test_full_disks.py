@@ -18,7 +18,6 @@ import pytest
 
 import quire
 from faults.restored import Cluster
-from quire.cli.console.toolbox import Toolbox
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.log.config import LogConfig
@@ -112,7 +111,7 @@ class Filled:
         await asyncio.gather(*(self._client.delete_ledger(ledger_id) for ledger_id in gone))
 
 
-async def is_full(tools: Toolbox, bookies: list[BookieProcess]) -> bool:
+async def is_full(tools: quire.Client, bookies: list[BookieProcess]) -> bool:
     """Whether each of these bookies says that its disk is full."""
     for bookie in bookies:
         answer, info = await tools.bookies.info(BookieId(bookie.id))
@@ -183,7 +182,7 @@ async def rounds_of(
     return rows
 
 
-async def has_come_back(tools: Toolbox, bookies: list[BookieProcess]) -> bool:
+async def has_come_back(tools: quire.Client, bookies: list[BookieProcess]) -> bool:
     """Whether of each of these disks either enough is free, or little of what its files hold is dead.
 
     The more is free, the less has to live in a segment for it to be compacted.
@@ -198,7 +197,7 @@ async def has_come_back(tools: Toolbox, bookies: list[BookieProcess]) -> bool:
     return True
 
 
-async def held_by(tools: Toolbox, bookies: list[BookieProcess]) -> dict[str, Any]:
+async def held_by(tools: quire.Client, bookies: list[BookieProcess]) -> dict[str, Any]:
     """What holds the space of each of these bookies."""
     asked = (
         tools.bookies.space(BookieId(bookie.id), SpaceTask.MEASURE, timeout_ms=60_000) for bookie in bookies
@@ -206,7 +205,7 @@ async def held_by(tools: Toolbox, bookies: list[BookieProcess]) -> dict[str, Any
     return {bookie.id: says for bookie, (_, says) in zip(bookies, await asyncio.gather(*asked), strict=True)}
 
 
-async def cluster_conditions(tools: Toolbox, bookies: list[BookieProcess]) -> list[str]:
+async def cluster_conditions(tools: quire.Client, bookies: list[BookieProcess]) -> list[str]:
     """What each of these bookies says of itself."""
     found: list[str] = []
     for bookie in bookies:
@@ -256,7 +255,7 @@ async def test_a_small_full_disk_is_written_to_again_by_itself(
 # --- a log on a small disk ----------------------------------------------------------------------------------------
 
 
-async def all_given_back(tools: Toolbox, bookie: BookieId) -> None:
+async def all_given_back(tools: quire.Client, bookie: BookieId) -> None:
     """A pass, and the files of what it retired: they are kept for a second, for readers that know where entries lay."""
     async with asyncio.timeout(30):
         while True:

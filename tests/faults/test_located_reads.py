@@ -14,7 +14,6 @@ import pytest
 
 import quire
 from faults.restored import Cluster
-from quire.cli.console.toolbox import Toolbox
 from quire.client.bookies import short_circuit
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
@@ -72,7 +71,7 @@ async def written(client: quire.Client) -> list[int]:
 
 
 async def moved(
-    client: quire.Client, cluster: Cluster, tools: Toolbox, kept: list[int], located: Placed, count: int
+    client: quire.Client, cluster: Cluster, tools: quire.Client, kept: list[int], located: Placed, count: int
 ) -> int:
     """Write, delete and compact, until the reader has enough; how many segments were given back."""
     given_back = 0

@@ -26,7 +26,6 @@ PRELOADED = (
         "quire.cli.main",
         "quire.cli.local.local_cluster",
         "quire.cli.cluster.snapshot",
-        "quire.cli.console.toolbox",
         "quire.log.client",
     ),
     *("rich.console", "rich.live", "rich.progress", "rich.table", "uvloop"),

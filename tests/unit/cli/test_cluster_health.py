@@ -17,7 +17,6 @@ from quire.cli.cluster.health import QUORUMS, examine, shape_in
 from quire.cli.cluster.snapshot import Snapshot, Snapshots
 from quire.cli.cluster.top import heading
 from quire.cli.console.output import counted, human_duration
-from quire.cli.console.toolbox import open_toolbox
 from quire.cli.local.local_cluster import LocalCluster
 from quire.cli.main import app
 from quire.core.ids import BookieId
@@ -48,9 +47,9 @@ def test_bookies_tell_version_uptime_bytes_and_free_space(cluster: LocalCluster)
 
 
 async def test_rates_are_those_between_two_looks(cluster: LocalCluster) -> None:
-    async with open_toolbox(cluster.uri) as tools, quire.connect(cluster.uri) as client:
+    async with quire.connect(cluster.uri) as client:
         await client.log("watched").create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-        snapshots = Snapshots(tools, client, cluster.uri, 5)
+        snapshots = Snapshots(client, cluster.uri, 5)
         first = await snapshots.take()
         assert [row["entries_per_s"] for row in first.bookies] == [None] * 3
         async with await client.log("watched").open_writer() as writer:

@@ -156,7 +156,7 @@ async def test_a_bookie_without_a_cookie_gets_no_slot(cluster):
     client = await cluster.client(CONFIG)
     bookies = sorted(cluster.servers)
     await without(cluster, client, bookies[0])
-    await client.bookies._registry.delete_cookie(bookies[0])
+    await client.bookies.registry.delete_cookie(bookies[0])
     with pytest.raises(NotEnoughBookiesError, match="0 with a cookie are not registered: none; start or add"):
         await client.create_ledger()
 

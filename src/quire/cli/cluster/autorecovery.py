@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quire.cli.console.failures import EXIT_ATTENTION
-from quire.cli.console.opening import with_cluster, with_tools
+from quire.cli.console.opening import with_client, with_cluster
 from quire.cli.console.options import argument, option, run
 from quire.cli.console.output import Output, attributes, counted, human_bytes, human_duration
 from quire.cli.ledger.repair_show import MB, RATE_MAX
 
 if TYPE_CHECKING:
-    from quire.cli.console.toolbox import Toolbox
+    from quire.log.client import QuireClient
 
 app = typer.Typer(help="Auto-recovery as a whole: on, off, status.")
 
@@ -65,8 +65,8 @@ def autorecovery(
     out.note("Stopped cleanly.")
 
 
-@with_tools
-async def repairs(tools: Toolbox, out: Output) -> int:
+@with_client(frames=False)
+async def repairs(client: QuireClient, out: Output) -> int:
     """List the ledgers that are marked for repair: why, since when, what was tried, and what each waits for.
 
     With --json the last object has the totals. The estimate is how long workers take for what they can repair by themselves,
@@ -74,7 +74,7 @@ async def repairs(tools: Toolbox, out: Output) -> int:
     """
     from quire.cli.cluster.marked import marked_ledgers, shown, totals
 
-    rows, facts = await marked_ledgers(tools.records, tools.records.repairs("quire cluster"))
+    rows, facts = await marked_ledgers(client.records, client.records.repairs("quire cluster"))
     columns = ("ledger_id", "reasons", "age", "copies_left", "attempts", "size", "waits_for")
     least = ("attempts", "age", "size")
     out.rows(columns, rows, shown=shown, most=LISTED_MAX, none="No ledger is marked.", least=least)
@@ -89,34 +89,34 @@ LISTED_MAX = 100
 
 
 @app.command()
-@with_tools
-async def on(tools: Toolbox, out: Output) -> None:
+@with_client(frames=False)
+async def on(client: QuireClient, out: Output) -> None:
     """Switch auto-recovery on in the whole cluster, for Java's programs too."""
-    await _switch(tools, out, enabled=True)
+    await _switch(client, out, enabled=True)
 
 
 @app.command()
-@with_tools
-async def off(tools: Toolbox, out: Output) -> None:
+@with_client(frames=False)
+async def off(client: QuireClient, out: Output) -> None:
     """Switch auto-recovery off in the whole cluster, for Java's programs too: nothing is marked, and repairs stop."""
-    await _switch(tools, out, enabled=False)
+    await _switch(client, out, enabled=False)
 
 
-async def _switch(tools: Toolbox, out: Output, *, enabled: bool) -> None:
-    await tools.records.repairs("quire cluster").set_enabled(enabled)
+async def _switch(client: QuireClient, out: Output, *, enabled: bool) -> None:
+    await client.records.repairs("quire cluster").set_enabled(enabled)
     out.result({"enabled": enabled}, f"Auto-recovery is switched {'on' if enabled else 'off'}.")
 
 
 @app.command()
-@with_tools
-async def status(tools: Toolbox, out: Output) -> None:
+@with_client(frames=False)
+async def status(client: QuireClient, out: Output) -> None:
     """Say whether it is on, who audits, which workers there are, and which bookies have been away for how long."""
     from quire.autorecovery.auditor import ELECTION
     from quire.metadata.election import Election
 
-    marks = tools.records.repairs("quire cluster")
+    marks = client.records.repairs("quire cluster")
     enabled, delay_s = await marks.is_enabled(), await marks.lost_delay_s()
-    auditor = await Election(tools.store, ELECTION, "").leader()
+    auditor = await Election(client.store, ELECTION, "").leader()
     workers, away = await marks.workers(), await marks.away()
     facts: dict[str, Any] = {
         "enabled": enabled,
@@ -142,9 +142,9 @@ async def status(tools: Toolbox, out: Output) -> None:
     out.result(facts, *lines)
 
 
-@with_tools
+@with_client(frames=False)
 async def lost_delay(
-    tools: Toolbox,
+    client: QuireClient,
     out: Output,
     seconds: Annotated[
         int | None, argument("[SECONDS]", "The delay; without it, it is shown.", min=0, max=2**31 - 1)
@@ -154,7 +154,7 @@ async def lost_delay(
 
     Where fewer than Qa copies of an entry are left nothing is waited for.
     """
-    marks = tools.records.repairs("quire cluster")
+    marks = client.records.repairs("quire cluster")
     if seconds is not None:
         await marks.set_lost_delay_s(seconds)
     now = await marks.lost_delay_s()

@@ -15,8 +15,8 @@ from quire.core.cluster_state import BookieStanding
 from quire.wire.addresses import address_of
 
 if TYPE_CHECKING:
-    from quire.cli.console.toolbox import Toolbox
     from quire.core.ids import BookieId
+    from quire.log.client import QuireClient
     from quire.metadata.bookies import BookieInfo
 
 ASKED_AT_ONCE: Final = 64
@@ -31,39 +31,41 @@ class FoundBookies(NamedTuple):
     cookies: Collection[BookieId]
 
 
-async def listed(tools: Toolbox) -> FoundBookies:
+async def listed(client: QuireClient) -> FoundBookies:
     """The bookies of a cluster; no bookie is asked."""
-    return FoundBookies(*await asyncio.gather(tools.registry.available(), tools.registry.list_cookies()))
+    return FoundBookies(
+        *await asyncio.gather(client.bookies.registry.available(), client.bookies.registry.list_cookies())
+    )
 
 
 async def bookie_rows(
-    tools: Toolbox, found: FoundBookies | None = None, left_ms: int | None = None
+    client: QuireClient, found: FoundBookies | None = None, left_ms: int | None = None
 ) -> list[dict[str, Any]]:
     """A row for every bookie, sorted by id; those that only have a cookie come last.
 
     Args:
-        tools: the opened cluster.
+        client: the opened cluster.
         found: its bookies; None: they are listed first.
         left_ms: the time for all of them, of which none gets less than `LEAST_MS`; None: each has `TIMEOUT_MS`.
     """
-    found = found or await listed(tools)
+    found = found or await listed(client)
     turns = max(1, -(-len(found.registered) // ASKED_AT_ONCE))
     timeout_ms = TIMEOUT_MS if left_ms is None else max(LEAST_MS, left_ms // turns)
     turn = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def row(bookie: BookieId, info: BookieInfo) -> dict[str, Any]:
         async with turn:
-            return await _row(tools, bookie, info, timeout_ms)
+            return await _row(client, bookie, info, timeout_ms)
 
     rows = await asyncio.gather(*(row(bookie, info) for bookie, info in sorted(found.registered.items())))
     return [*rows, *(_down(str(bookie)) for bookie in sorted(set(found.cookies) - set(found.registered)))]
 
 
-async def _row(tools: Toolbox, bookie: BookieId, info: BookieInfo, timeout_ms: int) -> dict[str, Any]:
+async def _row(client: QuireClient, bookie: BookieId, info: BookieInfo, timeout_ms: int) -> dict[str, Any]:
     from quire.core.answers import Answer
     from quire.wire.bookie_service_info import FEATURES_PROPERTY
 
-    answer, says = await tools.bookies.info(bookie, timeout_ms=timeout_ms)
+    answer, says = await client.bookies.info(bookie, timeout_ms=timeout_ms)
     ok = answer is Answer.OK
     protocol = "bookkeeper" if info.native is None else f"native {info.native[1]}"
     return {

@@ -13,7 +13,7 @@ from quire.cli.cluster.bookie_rows import bookie_rows, collector_of, shown
 from quire.cli.cluster.health import health
 from quire.cli.cluster.orphans import accept_store, orphans
 from quire.cli.console.failures import EXIT_ATTENTION
-from quire.cli.console.opening import with_tools
+from quire.cli.console.opening import with_client
 from quire.cli.console.options import MEANT
 from quire.cli.console.output import Output, counted
 from quire.cli.ledger.ledger_show import DAMAGED, every_ledger
@@ -21,7 +21,7 @@ from quire.cli.ledger.repair import repair_cluster, under_replication
 from quire.core.cluster_state import BookieStanding
 
 if TYPE_CHECKING:
-    from quire.cli.console.toolbox import Toolbox
+    from quire.log.client import QuireClient
 
 app = typer.Typer(
     help="The cluster as a whole: status, health, bookies, under-replication, repair, repairs, autorecovery, lost-delay, orphans, "
@@ -40,13 +40,13 @@ LEDGERS_COUNTED_MAX = 100_000
 
 
 @app.command()
-@with_tools
-async def bookies(tools: Toolbox, out: Output) -> int:
+@with_client(frames=False)
+async def bookies(client: QuireClient, out: Output) -> int:
     """List the bookies with version, uptime, bytes and free space; those that are down too.
 
     A bookie of Java reports only its disk. Alerts are shown with what ends them; the exit code is 5 then.
     """
-    rows = await bookie_rows(tools)
+    rows = await bookie_rows(client)
     least = ("protocol", "version", "uptime", "holds", "stored", "free")
     columns = (
         "id",
@@ -66,8 +66,8 @@ async def bookies(tools: Toolbox, out: Output) -> int:
 
 
 @app.command()
-@with_tools
-async def status(tools: Toolbox, out: Output) -> int:
+@with_client(frames=False)
+async def status(client: QuireClient, out: Output) -> int:
     """Say how the cluster is: bookies, ledgers by state, logs.
 
     Alerts are shown with what ends them; the exit code is 5 then.
@@ -76,14 +76,14 @@ async def status(tools: Toolbox, out: Output) -> int:
 
     rows: list[dict[str, Any]]
     rows, states, logs = await asyncio.gather(
-        bookie_rows(tools), ledger_states(tools), LogHeads(tools.store).names()
+        bookie_rows(client), ledger_states(client), LogHeads(client.store).names()
     )
     count = {one.value: sum(row["standing"] == one.value for row in rows) for one in BookieStanding}
     collection = collection_of(rows)
     all_counted = sum(states.values()) < LEDGERS_COUNTED_MAX
     facts = {
         "cluster": (uri := MEANT.get()),
-        "instance": (instance := tools.store.instance_id),
+        "instance": (instance := client.store.instance_id),
         "bookies": count,
         "ledgers": states,
         "all_counted": all_counted,
@@ -132,12 +132,12 @@ def collection_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-async def ledger_states(tools: Toolbox) -> dict[str, int]:
+async def ledger_states(client: QuireClient) -> dict[str, int]:
     """How many ledgers there are in each state (of the first `LEDGERS_COUNTED_MAX`)."""
     from quire.core.errors import CorruptMetadataError
 
     states: dict[str, int] = {}
-    async for _, record in every_ledger(tools, None, LEDGERS_COUNTED_MAX):
+    async for _, record in every_ledger(client, None, LEDGERS_COUNTED_MAX):
         state = DAMAGED if isinstance(record, CorruptMetadataError) else record.state.name.lower()
         states[state] = states.get(state, 0) + 1
     return states

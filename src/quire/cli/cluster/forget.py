@@ -5,21 +5,21 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
-from quire.cli.console.opening import with_tools
+from quire.cli.console.opening import with_client
 from quire.cli.console.options import argument
 from quire.cli.console.output import Output, counted
 
 if TYPE_CHECKING:
-    from quire.cli.console.toolbox import Toolbox
     from quire.core.ids import BookieId
+    from quire.log.client import QuireClient
 
 NAMED_MAX: Final = 5
 """Most of the ledgers that name it that are shown, and of the streams."""
 
 
-@with_tools
+@with_client(frames=False)
 async def forget(
-    tools: Toolbox,
+    client: QuireClient,
     out: Output,
     bookie_id: Annotated[str, argument("BOOKIE", "Its id, as `quire cluster bookies` shows it.")],
 ) -> None:
@@ -31,31 +31,31 @@ async def forget(
     from quire.core.ids import BookieId
 
     bookie = BookieId(bookie_id)
-    await _refuse_registered(tools, bookie)
-    cookie = await tools.registry.read_cookie(bookie)
+    await _refuse_registered(client, bookie)
+    cookie = await client.bookies.registry.read_cookie(bookie)
     if cookie is None:
         raise RefusedError(
             f"there is no bookie of this name: {bookie}; `quire cluster bookies` lists them",
             bookie=bookie,
         )
-    await _refuse_named(tools, bookie)
-    await _refuse_registered(tools, bookie)  # the look at all records may have taken long
-    await tools.registry.delete_cookie(bookie, cookie.version)
-    marks = tools.records.repairs("quire bookie forget")
+    await _refuse_named(client, bookie)
+    await _refuse_registered(client, bookie)  # the look at all records may have taken long
+    await client.bookies.registry.delete_cookie(bookie, cookie.version)
+    marks = client.records.repairs("quire bookie forget")
     away = (await marks.away()).get(bookie)
     if away is not None:
         await marks.end_away(bookie, away)
     out.result({"bookie": bookie_id, "forgotten": True}, f"Bookie {bookie_id} is forgotten.")
 
 
-async def _refuse_registered(tools: Toolbox, bookie: BookieId) -> None:
+async def _refuse_registered(client: QuireClient, bookie: BookieId) -> None:
     from quire.core.errors import RefusedError
 
-    if bookie in await tools.registry.available():
+    if bookie in await client.bookies.registry.available():
         raise RefusedError(f"bookie {bookie} is registered: stop it first", bookie=bookie)
 
 
-async def _refuse_named(tools: Toolbox, bookie: BookieId) -> None:
+async def _refuse_named(client: QuireClient, bookie: BookieId) -> None:
     """Refuse a bookie that the record of a ledger or stream names, or may name.
 
     Raises:
@@ -65,7 +65,7 @@ async def _refuse_named(tools: Toolbox, bookie: BookieId) -> None:
 
     ledgers: list[int] = []
     streams: list[int] = []
-    async for listed in tools.records.listed():
+    async for listed in client.records.listed():
         try:
             record = listed.parsed()
         except CorruptMetadataError as error:
@@ -78,7 +78,7 @@ async def _refuse_named(tools: Toolbox, bookie: BookieId) -> None:
         if any(bookie in fragment.ensemble for fragment in record.fragments):
             (streams if listed.is_stream else ledgers).append(listed.ledger_id)
     if ledgers or streams:
-        names = await _names_of(tools, streams[:NAMED_MAX])
+        names = await _names_of(client, streams[:NAMED_MAX])
         shown = [
             f"{counted(len(ids), kind)} ({', '.join(map(str, some))}{' and others' if len(ids) > NAMED_MAX else ''})"
             for kind, ids, some in (("ledger", ledgers, ledgers[:NAMED_MAX]), ("stream", streams, names))
@@ -93,7 +93,7 @@ async def _refuse_named(tools: Toolbox, bookie: BookieId) -> None:
         )
 
 
-async def _names_of(tools: Toolbox, streams: list[int]) -> list[str]:
+async def _names_of(client: QuireClient, streams: list[int]) -> list[str]:
     """The names of streams; the id of one without a name that can be read."""
     from quire.core.errors import CorruptMetadataError
     from quire.metadata.keys import STREAM_NAMES
@@ -102,7 +102,7 @@ async def _names_of(tools: Toolbox, streams: list[int]) -> list[str]:
 
     found = {stream: str(stream) for stream in streams}
     if found:
-        async for key, stored in every_key(tools.store, STREAM_NAMES):
+        async for key, stored in every_key(client.store, STREAM_NAMES):
             name = key.removeprefix(STREAM_NAMES)
             with suppress(CorruptMetadataError):
                 stream = int(decode_stream_name(stored.value, name)[0])

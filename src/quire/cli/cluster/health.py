@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from quire.cli.cluster.bookie_rows import bookie_rows, listed
 from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
-from quire.cli.console.opening import with_cluster
+from quire.cli.console.opening import connected, with_cluster
 from quire.cli.console.options import TIMEOUT_MAX, option, run
 from quire.cli.console.output import Output, counted
 from quire.core.cluster_state import BookieStanding, ClusterBookie, ClusterHealth, ClusterJudgement, judge
@@ -21,7 +21,7 @@ from quire.core.ledger.quorum import check_quorums
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from quire.cli.console.toolbox import Toolbox
+    from quire.log.client import QuireClient
     from quire.metadata.store import MetadataStore
 
 MARKS_MAX: Final = 1000
@@ -77,21 +77,19 @@ async def examine(uri: str, timeout_s: float, shape: Shape) -> tuple[dict[str, A
     Returns:
         What programs read, and the line for people.
     """
-    from quire.cli.console.toolbox import open_toolbox
-
     began = time.monotonic()
     async with AsyncExitStack() as opened:
         try:
             async with asyncio.timeout(timeout_s):
-                tools = await opened.enter_async_context(open_toolbox(uri))
-                found = await listed(tools)
-                refusal = await refusal_of(tools.store)
-                marked = await old_marks(tools)
+                client = await opened.enter_async_context(connected(uri))
+                found = await listed(client)
+                refusal = await refusal_of(client.store)
+                marked = await old_marks(client)
         except TimeoutError as error:
             raise NoClusterError(
                 f"The metadata store of {uri} did not respond in {timeout_s:g} s: check that it runs and can be reached."
             ) from error
-        rows = await bookie_rows(tools, found, int((began + timeout_s - time.monotonic()) * 1000))
+        rows = await bookie_rows(client, found, int((began + timeout_s - time.monotonic()) * 1000))
     judged = judge(shape, states_of(rows), takes_changes=not refusal, has_old_marks=bool(marked))
     facts = {
         "health": judged.health.value,
@@ -140,12 +138,9 @@ def _line(judged: ClusterJudgement, bookies: int, refusal: str, marked: int) -> 
     return f"{judged.health.value}: {'; '.join(parts)}"
 
 
-async def old_marks(tools: Toolbox) -> int:
+async def old_marks(client: QuireClient) -> int:
     """How many ledgers have been marked for repair for longer than a minute, or by a mark that cannot be read, up to `MARKS_MAX`."""
-    from quire.env.real import RealClock
-    from quire.metadata.repairs import RepairStore
-
-    marks = RepairStore(tools.store, RealClock(), "quire cluster")
+    marks = client.records.repairs("quire cluster")
     before_ms = (time.time() - OLD_MARK_S) * 1000
     old = set[int]()
     for ledger_id, missing in await marks.missing_page(limit=MARKS_MAX):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from quire.cli.cluster.bookie_rows import collector_of
 from quire.cli.console.asking import YesOption, confirm
-from quire.cli.console.opening import with_tools
+from quire.cli.console.opening import with_client
 from quire.cli.console.options import MEANT, argument, option
 from quire.cli.console.output import Output, counted
 from quire.core.errors import MisuseError
@@ -19,7 +19,7 @@ from quire.env.numbers import number_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from quire.cli.console.toolbox import Toolbox
+    from quire.log.client import QuireClient
 
 SHOWN_MAX = 1000
 """Most rows of a table; JSON has all."""
@@ -27,9 +27,9 @@ WAIT_SECONDS_MAX = 180.0
 _UNKNOWN, _DUE = "unknown", "due"
 
 
-@with_tools
+@with_client(frames=False)
 async def orphans(
-    tools: Toolbox,
+    client: QuireClient,
     out: Output,
     ids: Annotated[
         list[str] | None,
@@ -50,16 +50,16 @@ async def orphans(
             " give neither to list them"
         )
 
-    found, silent = await kept_without_record(tools, out)
+    found, silent = await kept_without_record(client, out)
     if delete:
-        await _delete(tools, out, wanted, found, silent, yes=yes)
+        await _delete(client, out, wanted, found, silent, yes=yes)
     else:
         _show(out, found, silent)
 
 
-@with_tools
+@with_client(frames=False)
 async def accept_store(
-    tools: Toolbox,
+    client: QuireClient,
     out: Output,
     yes: YesOption = False,
     wait: Annotated[bool, option("--wait/--no-wait", "Wait until the bookies collect again.")] = True,
@@ -71,14 +71,14 @@ async def accept_store(
     """
     from quire.metadata import accepting as library
 
-    stopped = await library.stopped_collections(tools.store)
+    stopped = await library.stopped_collections(client.store)
     if any(not one.accepted for one in stopped):
-        found, silent = await kept_without_record(tools, out)
+        found, silent = await kept_without_record(client, out)
         _lists(out, stopped, found, silent)
         _ask("Accept this metadata store?", "accept-store changes what bookies may delete", yes=yes)
-    accepted = await library.accept_store(tools.store)
+    accepted = await library.accept_store(client.store)
     names = [str(one.bookie) for one in accepted]
-    going = await _collecting_again(tools, out, names) if wait else []
+    going = await _collecting_again(client, out, names) if wait else []
     facts = {"accepted": MEANT.get(), "bookies": names, "gone_on": going}
     text = f"The metadata store is accepted: {', '.join(names)} collect deleted ledgers again"
     behind = sorted(set(names) - set(going))
@@ -87,7 +87,7 @@ async def accept_store(
 
 
 async def kept_without_record(
-    tools: Toolbox, out: Output
+    client: QuireClient, out: Output
 ) -> tuple[dict[int, dict[str, list[str]]], list[str]]:
     """Ask every bookie which ledgers it keeps without a record.
 
@@ -97,14 +97,16 @@ async def kept_without_record(
     from quire.core.answers import Answer
     from quire.core.ids import ID_MAX
 
-    bookies = sorted({*await tools.registry.list_cookies(), *await tools.registry.available()})
+    bookies = sorted(
+        {*await client.bookies.registry.list_cookies(), *await client.bookies.registry.available()}
+    )
     found: dict[int, dict[str, list[str]]] = {}
     silent: list[str] = []
     with out.progress("asking bookies", len(bookies), "bookies") as progress:
         for bookie in bookies:
             after = -1
             while after < ID_MAX:
-                answer, page = await tools.bookies.orphans(bookie, after, timeout_ms=5000)
+                answer, page = await client.bookies.orphans(bookie, after, timeout_ms=5000)
                 if answer is not Answer.OK or page is None:
                     silent.append(str(bookie))
                     break
@@ -136,7 +138,7 @@ def _note_silent(out: Output, silent: list[str]) -> None:
 
 
 async def _delete(
-    tools: Toolbox,
+    client: QuireClient,
     out: Output,
     wanted: list[range],
     found: dict[int, dict[str, list[str]]],
@@ -161,7 +163,7 @@ async def _delete(
     try:
         with out.progress("deleting", len(chosen), "ledgers") as progress:
             for ledger_id in chosen:
-                await tools.records.delete_orphan(ledger_id)
+                await client.records.delete_orphan(ledger_id)
                 deleted += 1
                 progress.advance(1)
     except BaseException:
@@ -208,7 +210,7 @@ def _ask(question: str, why: str, *, yes: bool) -> None:
         signal.signal(signal.SIGINT, former)
 
 
-async def _collecting_again(tools: Toolbox, out: Output, names: list[str]) -> list[str]:
+async def _collecting_again(client: QuireClient, out: Output, names: list[str]) -> list[str]:
     """Wait for the next pass of these bookies. Those that collect again in time."""
     from quire.core.answers import Answer
     from quire.core.ids import BookieId
@@ -218,7 +220,7 @@ async def _collecting_again(tools: Toolbox, out: Output, names: list[str]) -> li
     with out.progress("waiting for the next pass", len(names), "bookies") as progress:
         while waiting and time.monotonic() < give_up:
             for name in list(waiting):
-                answer, says = await tools.bookies.info(BookieId(name), timeout_ms=2000)
+                answer, says = await client.bookies.info(BookieId(name), timeout_ms=2000)
                 collector = collector_of(says)
                 if answer is not Answer.OK or not collector["makes_passes"]:
                     waiting.remove(name)  # it is down, or makes no passes

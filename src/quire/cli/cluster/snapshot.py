@@ -11,7 +11,6 @@ from quire.cli.cluster.bookie_rows import bookie_rows
 from quire.core.errors import QuireError
 
 if TYPE_CHECKING:
-    from quire.cli.console.toolbox import Toolbox
     from quire.log.client import QuireClient
 
 LOGS_LOOKED_AT_MAX: Final = 500
@@ -47,19 +46,18 @@ class Snapshots:
     """Looks at a cluster again and again; rates are those between two looks.
 
     Args:
-        tools: the opened cluster.
-        client: the same cluster's logs.
+        client: the opened cluster.
         uri: its name.
         logs_max: most logs that are kept, the busiest first.
     """
 
-    def __init__(self, tools: Toolbox, client: QuireClient, uri: str, logs_max: int) -> None:
-        self._tools, self._client, self._uri, self._logs_max = tools, client, uri, logs_max
+    def __init__(self, client: QuireClient, uri: str, logs_max: int) -> None:
+        self._client, self._uri, self._logs_max = client, uri, logs_max
         self._before: dict[tuple[str, str], tuple[float, int]] = {}
 
     async def take(self) -> Snapshot:
         """Look once."""
-        rows, (count, looked_at, logs) = await asyncio.gather(bookie_rows(self._tools), self._logs())
+        rows, (count, looked_at, logs) = await asyncio.gather(bookie_rows(self._client), self._logs())
         for row in rows:
             says = row.get("info") or {}
             row["entries_per_s"] = self._rate(row["id"], "entries", says.get("entries_added"))

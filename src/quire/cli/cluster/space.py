@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from quire.cli.cluster.bookie_rows import count_in, object_in
 from quire.cli.console.failures import EXIT_FAILED
-from quire.cli.console.opening import with_tools
+from quire.cli.console.opening import with_client
 from quire.cli.console.options import TIMEOUT_MAX, option
 from quire.cli.console.output import Output, counted, human_bytes
 from quire.core.errors import MisuseError, RefusedError
 
 if TYPE_CHECKING:
-    from quire.cli.console.toolbox import Toolbox
     from quire.core.ids import BookieId
+    from quire.log.client import QuireClient
     from quire.wire.native_info import SpaceTask
 
 BAR_WIDTH: Final = 24
@@ -33,19 +33,19 @@ TimeoutOption = Annotated[
 ]
 
 
-@with_tools
+@with_client(frames=False)
 async def space(
-    tools: Toolbox, out: Output, bookie: BookieOption = None, timeout: TimeoutOption = 60.0
+    client: QuireClient, out: Output, bookie: BookieOption = None, timeout: TimeoutOption = 60.0
 ) -> int:
     """Show what uses the bytes of a bookie's segment files, when they are freed, and what frees them sooner."""
     from quire.wire.native_info import SpaceTask
 
-    return await _ask(tools, out, SpaceTask.MEASURE, bookie, timeout)
+    return await _ask(client, out, SpaceTask.MEASURE, bookie, timeout)
 
 
-@with_tools
+@with_client(frames=False)
 async def collect(
-    tools: Toolbox,
+    client: QuireClient,
     out: Output,
     now: NowOption = False,
     bookie: BookieOption = None,
@@ -58,12 +58,12 @@ async def collect(
     from quire.wire.native_info import SpaceTask
 
     _need(now, "collect")
-    return await _ask(tools, out, SpaceTask.COLLECT, bookie, timeout)
+    return await _ask(client, out, SpaceTask.COLLECT, bookie, timeout)
 
 
-@with_tools
+@with_client(frames=False)
 async def compact(
-    tools: Toolbox,
+    client: QuireClient,
     out: Output,
     now: NowOption = False,
     bookie: BookieOption = None,
@@ -76,7 +76,7 @@ async def compact(
     from quire.wire.native_info import SpaceTask
 
     _need(now, "compact")
-    return await _ask(tools, out, SpaceTask.COMPACT, bookie, timeout)
+    return await _ask(client, out, SpaceTask.COMPACT, bookie, timeout)
 
 
 def _need(now: bool, command: str) -> None:
@@ -87,34 +87,34 @@ def _need(now: bool, command: str) -> None:
         )
 
 
-async def _ask(tools: Toolbox, out: Output, task: SpaceTask, bookie: str | None, timeout: float) -> int:
-    wanted = await _wanted(tools, bookie)
-    rows = await asyncio.gather(*(_row(tools, one, task, int(timeout * 1000)) for one in wanted))
+async def _ask(client: QuireClient, out: Output, task: SpaceTask, bookie: str | None, timeout: float) -> int:
+    wanted = await _wanted(client, bookie)
+    rows = await asyncio.gather(*(_row(client, one, task, int(timeout * 1000)) for one in wanted))
     for row in rows:
         out.result(row, *_lines(row))
     return EXIT_FAILED if any(row["failure"] for row in rows) else 0
 
 
-async def _wanted(tools: Toolbox, bookie: str | None) -> list[BookieId]:
+async def _wanted(client: QuireClient, bookie: str | None) -> list[BookieId]:
     from quire.core.ids import BookieId
 
-    up = sorted(await tools.registry.available())
+    up = sorted(await client.bookies.registry.available())
     if bookie is None:
         if not up:
             raise RefusedError("no bookie is registered: start bookies (`quire up`, `quire bookie`)")
         return up
     if bookie not in up:
-        known = await tools.registry.read_cookie(BookieId(bookie)) is not None
+        known = await client.bookies.registry.read_cookie(BookieId(bookie)) is not None
         why = "is not registered: start it first" if known else "is unknown"
         raise RefusedError(f"bookie {bookie} {why}; `quire cluster bookies` lists the bookies", bookie=bookie)
     return [BookieId(bookie)]
 
 
-async def _row(tools: Toolbox, bookie: BookieId, task: SpaceTask, timeout_ms: int) -> dict[str, Any]:
+async def _row(client: QuireClient, bookie: BookieId, task: SpaceTask, timeout_ms: int) -> dict[str, Any]:
     """What a bookie reports; a value of another type is left out."""
     from quire.core.answers import Answer
 
-    answer, says = await tools.bookies.space(bookie, task, timeout_ms=timeout_ms)
+    answer, says = await client.bookies.space(bookie, task, timeout_ms=timeout_ms)
     report, back = object_in(says.get("space")), object_in(says.get("came_back"))
     reasons = report.get("reasons")
     failure = says.get("failure")

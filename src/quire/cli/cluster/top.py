@@ -35,15 +35,12 @@ async def top(
     below the other, and --json prints one object per look.
     """
     from quire.cli.cluster.snapshot import Snapshots
-    from quire.cli.console.toolbox import open_toolbox
 
-    uri = MEANT.get()
-    async with open_toolbox(uri) as tools:
-        snapshots = Snapshots(tools, client, uri, logs_max)
-        if once or out.as_json or not sys.stdout.isatty():
-            await _print(out, snapshots, None if once else interval)
-        else:
-            await _draw(snapshots, interval)
+    snapshots = Snapshots(client, MEANT.get(), logs_max)
+    if once or out.as_json or not sys.stdout.isatty():
+        await _print(out, snapshots, None if once else interval)
+    else:
+        await _draw(snapshots, interval)
 
 
 async def _print(out: Output, snapshots: Snapshots, interval: float | None) -> None:

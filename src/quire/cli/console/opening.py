@@ -1,10 +1,10 @@
-"""What a command about a cluster is given: the cluster, opened as a client or as tools, and where its results go.
+"""What a command about a cluster is given: the cluster, opened as a client, and where its results go.
 
     @app.command()
     @with_client()
     async def tail(client: QuireClient, out: Output, ledger_id: LedgerArgument, first: FirstOption = 0) -> None:
 
-After the command's own options stand those that all have: `--cluster`, `--frame-bytes-max` of a client, `--json`. An
+After the command's own options stand those that all have: `--cluster`, `--frame-bytes-max` of what moves entries, `--json`. An
 argument that is a dataclass stands for an option for each of its fields; what contradicts itself there is refused first.
 What the command returns is its exit code.
 """
@@ -23,7 +23,6 @@ from quire.cli.console.output import Output
 from quire.env.typed_options import grouped, options_of, take_options
 
 if TYPE_CHECKING:
-    from quire.cli.console.toolbox import Toolbox
     from quire.log.client import QuireClient
 
 Command = Callable[..., None]
@@ -33,23 +32,26 @@ Ask = Callable[..., dict[str, Any] | None]
 
 It gets the cluster's URI and the command's arguments, may have options of its own, and returns more arguments of the command.
 """
-_OPENED: Final = {"QuireClient": object, "Toolbox": object}
+_OPENED: Final = {"QuireClient": object}
 
 
-def with_client(ask: Ask | None = None) -> Callable[[Work], Command]:
-    """Make a command of a coroutine function of a client, an output and the command's own arguments."""
-    return lambda work: _opened(connected, ask, work)
+def with_client(ask: Ask | None = None, *, frames: bool = True) -> Callable[[Work], Command]:
+    """Make a command of a coroutine function of a client, an output and the command's own arguments.
 
+    Args:
+        ask: asks first.
+        frames: the command moves entries, so it takes `--frame-bytes-max`.
+    """
 
-def with_tools(work: Work) -> Command:
-    """Make a command of a coroutine function of a toolbox, an output and the command's own arguments."""
+    async def inside(work: Work, uri: str, out: Output, given: dict[str, Any]) -> int | None:
+        async with connected(uri) as client:
+            return await work(client, out, **given)
 
-    def opens(uri: str) -> AbstractAsyncContextManager[Toolbox]:
-        from quire.cli.console.toolbox import open_toolbox
-
-        return open_toolbox(uri)
-
-    return _opened(opens, None, work)
+    limit = {"frame_bytes_max": (FrameOption, None)} if frames else {}
+    shared = {"cluster": (ClusterOption, None), **limit, "as_json": (JsonOption, False)}
+    return lambda work: _command(
+        lambda uri, out, **given: run(inside(work, uri, out, given)), work, ask, shared
+    )
 
 
 def with_cluster(work: Callable[..., int | None]) -> Command:
@@ -71,21 +73,6 @@ def connected(uri: str) -> AbstractAsyncContextManager[QuireClient]:
     import quire
 
     return quire.connect(uri, frame_bytes_max=FRAMES.get())
-
-
-def _opened(opens: Callable[[str], AbstractAsyncContextManager[Any]], ask: Ask | None, work: Work) -> Command:
-    async def inside(uri: str, out: Output, given: dict[str, Any]) -> int | None:
-        async with opens(uri) as opened:
-            return await work(opened, out, **given)
-
-    shared = {
-        "cluster": (ClusterOption, None),
-        "frame_bytes_max": (FrameOption, None),
-        "as_json": (JsonOption, False),
-    }
-    if opens is not connected:
-        del shared["frame_bytes_max"]
-    return _command(lambda uri, out, **given: run(inside(uri, out, given)), work, ask, shared)
 
 
 def _command(

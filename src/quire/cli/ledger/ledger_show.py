@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from quire.cli.console.opening import with_tools
+from quire.cli.console.opening import with_client
 from quire.cli.console.options import argument, option
 from quire.cli.console.output import Output, attributes, human_bytes
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from quire.cli.console.picture import FragmentFacts
-    from quire.cli.console.toolbox import Toolbox
     from quire.client.repairing.inspection import HeldStripes
     from quire.core.errors import CorruptMetadataError
     from quire.core.ledger.metadata import LedgerMetadata
+    from quire.log.client import QuireClient
 
 ANSWER_MS = 3_000
 """How long a bookie may take to say what it holds."""
@@ -27,9 +27,9 @@ LISTED_MAX = 100
 LedgerArgument = Annotated[int, argument("LEDGER", "The ledger's id.", min=0)]
 
 
-@with_tools
+@with_client(frames=False)
 async def list_ledgers(
-    tools: Toolbox,
+    client: QuireClient,
     out: Output,
     after: Annotated[int | None, option("--after", "Only ledgers with greater ids.")] = None,
     limit: Annotated[int, option("--limit", "Most ledgers to list.", min=1)] = 1000,
@@ -38,7 +38,7 @@ async def list_ledgers(
     from quire.core.errors import CorruptMetadataError
 
     rows: list[dict[str, object]] = []
-    async for ledger_id, record in every_ledger(tools, after, limit):
+    async for ledger_id, record in every_ledger(client, after, limit):
         if isinstance(record, CorruptMetadataError):
             out.note(record.message)
             rows.append({"ledger_id": ledger_id, "state": DAMAGED})
@@ -50,8 +50,8 @@ async def list_ledgers(
         out.note(f"More may follow: --after {rows[-1]['ledger_id']}.")
 
 
-@with_tools
-async def show(tools: Toolbox, out: Output, ledger_id: LedgerArgument) -> None:
+@with_client(frames=False)
+async def show(client: QuireClient, out: Output, ledger_id: LedgerArgument) -> None:
     """Draw a ledger: its fragments, its quorums and its state, and what each bookie says that it holds.
 
     Bookies list the entries that they hold; what one lacks is shown, and whether the record calls it a hole.
@@ -61,18 +61,18 @@ async def show(tools: Toolbox, out: Output, ledger_id: LedgerArgument) -> None:
     from quire.client.repairing.inspection import held_stripes
     from quire.core.ledger.metadata import LedgerState
 
-    record, notes, version = await tools.records.ledgers.read_with_notes(ledger_id)
-    standing = await standing_of(tools)
+    record, notes, version = await client.records.ledgers.read_with_notes(ledger_id)
+    standing = await standing_of(client)
     lac = None
     if record.state is not LedgerState.CLOSED:
-        lac = await newest_lac(record, LedgerAccess.of(record), tools.bookies, timeout_ms=ANSWER_MS)
-    held = await held_stripes(record, notes, lac, tools.bookies, timeout_ms=ANSWER_MS)
+        lac = await newest_lac(record, LedgerAccess.of(record), client.bookies, timeout_ms=ANSWER_MS)
+    held = await held_stripes(record, notes, lac, client.bookies, timeout_ms=ANSWER_MS)
     facts = facts_of(record) | shown_facts(record, version, standing, held)
     out.result(facts, *drawing(record, standing), "", *holdings(held))
 
 
 async def every_ledger(
-    tools: Toolbox, after: int | None, limit: int
+    client: QuireClient, after: int | None, limit: int
 ) -> AsyncGenerator[tuple[int, LedgerMetadata | CorruptMetadataError]]:
     """The records of ledgers with ids above `after`, ascending, at most `limit`; a damaged one does not hide the others."""
     from quire.core.errors import CorruptMetadataError
@@ -81,7 +81,7 @@ async def every_ledger(
 
     while limit > 0:
         size = min(limit, LIST_LIMIT)
-        page = await tools.records.ledgers.page(after, size)
+        page = await client.records.ledgers.page(after, size)
         for ledger_id, stored in page:
             try:
                 yield ledger_id, ledger_metadata.parse(stored.value, ledger_id)
@@ -216,7 +216,7 @@ def guarantee_text(record: LedgerMetadata, standing: dict[str, str]) -> str:
     return ", its guaranteed write quorum was waived" if GIVEN_UP in record.custom else ""
 
 
-async def standing_of(tools: Toolbox) -> dict[str, str]:
+async def standing_of(client: QuireClient) -> dict[str, str]:
     """What each registered bookie takes: `up` or `read-only`."""
-    found = await tools.registry.available()
+    found = await client.bookies.registry.available()
     return {str(bookie): "up" if info.writable else "read-only" for bookie, info in found.items()}

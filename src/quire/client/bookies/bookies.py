@@ -157,6 +157,7 @@ class BookieClient:
         short_circuit_reads: read long runs out of the files of bookies on this machine.
 
     Attributes:
+        registry: where bookies register, asked anew each time.
         without_lists: bookies that answer reads and have never answered what they hold of a ledger.
         followers: called with other bookies.
         on_return: called with a bookie that has restarted.
@@ -187,7 +188,7 @@ class BookieClient:
             keys=None if security is None else ClientKeys.of(security),
             connect=self._connect,
         )
-        self._registry = registry
+        self.registry = registry
         self._peers: dict[BookieId, Peer] = {}
         self._known: dict[BookieId, BookieInfo] = {}
         self._loop: asyncio.AbstractEventLoop | None = None  # from its start on
@@ -203,7 +204,7 @@ class BookieClient:
     async def bookies(self) -> dict[BookieId, BookieInfo]:
         """Every registered bookie, writable or read-only, read now."""
         before = self._known
-        found = await self._registry.available()
+        found = await self.registry.available()
         # What the watch has brought meanwhile may be newer.
         self._take(before | found if self._known is before else found | self._known)
         return found
@@ -217,7 +218,7 @@ class BookieClient:
         """Begin to follow registrations; returns when the first list is there."""
         if self._watch is None:
             self._loop = asyncio.get_running_loop()
-            self._take(await self._registry.available())
+            self._take(await self.registry.available())
             self._watch = asyncio.get_running_loop().create_task(self._follow(), name="bookie registrations")
 
     def writable(self, needs: Collection[str] = ()) -> list[BookieId]:
@@ -254,7 +255,7 @@ class BookieClient:
 
     async def members(self) -> dict[BookieId, Versioned]:
         """The cookies of the cluster's bookies, whether they are there or not."""
-        return await self._registry.list_cookies()
+        return await self.registry.list_cookies()
 
     async def away(self) -> list[BookieId]:
         """The cluster's bookies of which there is a cookie and no registration, both read now, in a fixed order."""
@@ -302,9 +303,9 @@ class BookieClient:
     async def _follow(self) -> None:
         while not self._closed:
             try:
-                async with self._registry.watch() as changes:
+                async with self.registry.watch() as changes:
                     async for _ in changes:
-                        self._take(await self._registry.available())
+                        self._take(await self.registry.available())
             except QuireError as error:
                 log.warning("the watch on the list of bookies failed: %s", error)
                 await asyncio.sleep(RETRY_SECONDS_MAX)
