@@ -174,9 +174,9 @@ async def test_a_bookie_whose_pages_do_not_go_on_is_one_that_did_not_respond() -
     async def known() -> list[str]:
         return ["b0"]
 
-    tools: Any = SimpleNamespace(
-        registry=SimpleNamespace(list_cookies=known, available=known), bookies=Stuck()
-    )
+    stuck: Any = Stuck()
+    stuck.registry = SimpleNamespace(list_cookies=known, available=known)
+    client: Any = SimpleNamespace(bookies=stuck)
     async with asyncio.timeout(1):
-        found, silent = await kept_without_record(tools, Output(as_json=True))
+        found, silent = await kept_without_record(client, Output(as_json=True))
     assert (found, silent) == ({7: {"unknown": ["b0"]}}, ["b0"])

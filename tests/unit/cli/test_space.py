@@ -166,11 +166,11 @@ async def test_a_bookie_is_another_program(answer: Answer, says: dict[str, Any],
         async def space(self, *_: Any, **__: Any) -> tuple[Answer, dict[str, Any]]:
             return answer, says
 
-    class Tools:
+    class Client:
         bookies = Bookies()
 
-    tools: Any = Tools()
-    row = await _row(tools, BookieId("b1"), SpaceTask.COLLECT, 1000)
+    client: Any = Client()
+    row = await _row(client, BookieId("b1"), SpaceTask.COLLECT, 1000)
     assert (failure is None) == (row["failure"] is None)
     assert failure is None or failure in row["failure"]
     text = "".join(_lines(row))

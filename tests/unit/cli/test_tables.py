@@ -35,10 +35,10 @@ def test_what_is_left_out_is_named_and_without_a_terminal_nothing_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, rows = Output(as_json=False), [dict(zip(HEADS, row, strict=True)) for row in ROWS]
-    assert out.rows("", HEADS, rows) == 2
+    out.rows(HEADS, rows)
     assert "50.0 GiB of 100.0 GiB" in capsys.readouterr().out
     monkeypatch.setattr(output, "terminal_width", lambda: 60)
-    out.rows("", HEADS, rows, least=("free", "address"))
+    out.rows(HEADS, rows, least=("free", "address"))
     shown = capsys.readouterr()
     assert shown.err == "Without address, free: a wider terminal shows them, and --json has all.\n"
     assert "\x1b[1m" in shown.out
