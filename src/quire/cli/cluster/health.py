@@ -77,11 +77,11 @@ async def examine(uri: str, timeout_s: float, shape: Shape) -> tuple[dict[str, A
     Returns:
         What programs read, and the line for people.
     """
-    began = time.monotonic()
+    client_of, began = connected(uri), time.monotonic()  # what it imports is not the store's time
     async with AsyncExitStack() as opened:
         try:
             async with asyncio.timeout(timeout_s):
-                client = await opened.enter_async_context(connected(uri))
+                client = await opened.enter_async_context(client_of)
                 found = await listed(client)
                 refusal = await refusal_of(client.store)
                 marked = await old_marks(client)
