@@ -490,6 +490,22 @@ class RecordStore:
         page = await self._store.list(self._kind.prefix, after=last, limit=limit)
         return [(self._id_in(key), value) for key, value in page]
 
+    async def parsed(
+        self, after: int | None = None, limit: int = ID_MAX
+    ) -> AsyncGenerator[tuple[LedgerId, LedgerMetadata | CorruptMetadataError]]:
+        """The records with ids above one, ascending, at most so many; a damaged one does not hide the others."""
+        while limit > 0:
+            size = min(limit, LIST_LIMIT)
+            page = await self.page(after, size)
+            for ledger_id, stored in page:
+                try:
+                    yield ledger_id, self._kind.decode(stored.value, ledger_id)
+                except CorruptMetadataError as error:
+                    yield ledger_id, error
+            if len(page) < size:
+                return
+            after, limit = page[-1][0], limit - size
+
     def _id_in(self, key: str) -> LedgerId:
         found = ledger_of(key)
         if found is None:

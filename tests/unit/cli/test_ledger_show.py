@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 from quire.cli.ledger.ledger_show import guarantee_text
 from quire.cli.main import app
 from quire.core.ledger.guarantee import GIVEN_UP, GUARANTEED
-from quire.core.ledger.metadata import LedgerState
-from quire.metadata.records import OF_LEDGERS
+from quire.core.ledger.metadata import LedgerState, new_stream
+from quire.metadata.keys import stream_name_key
+from quire.metadata.records import OF_LEDGERS, OF_STREAMS
 from quire.metadata.sqlite.store import SqliteStore
 from quire.wire import ledger_metadata
+from quire.wire.stream_metadata import encode_stream, encode_stream_name
 from quire_testing.explorer.beginning import record_of
 from quire_testing.explorer.configuration import Configuration
 
@@ -37,7 +39,7 @@ def test_a_ledger_that_waits_for_nobody_names_nobody() -> None:
     assert "was waived" in guarantee_text(replace(OPEN, custom=(GIVEN_UP,)), {})
 
 
-def test_a_damaged_record_does_not_hide_the_other_ledgers(tmp_path: Path) -> None:
+def test_a_damaged_record_does_not_hide_the_other_ledgers_and_streams(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
 
     async def made() -> None:
@@ -45,6 +47,10 @@ def test_a_damaged_record_does_not_hide_the_other_ledgers(tmp_path: Path) -> Non
             for ledger_id in (1, 2, 3):
                 value = ledger_metadata.serialize(replace(OPEN, ledger_id=ledger_id))
                 await store.create(OF_LEDGERS.key(ledger_id), b"junk" if ledger_id == 2 else value)
+            for stream_id in (4, 5):
+                value = encode_stream(new_stream(replace(OPEN, ledger_id=stream_id, custom=()), owner=1))
+                await store.create(OF_STREAMS.key(stream_id), b"junk" if stream_id == 5 else value)
+                await store.create(stream_name_key(f"s{stream_id}"), encode_stream_name(stream_id))
 
     def said(*arguments: str, code: int = 0) -> tuple[list[dict[str, object]], str]:
         done = CliRunner().invoke(app, [*arguments, "--json", "--cluster", f"sqlite:{path}"])
@@ -58,5 +64,9 @@ def test_a_damaged_record_does_not_hide_the_other_ledgers(tmp_path: Path) -> Non
     rows, notes = said("ledger", "list", "--limit", "2")
     assert [row["ledger_id"] for row in rows] == [1, 2]
     assert "--after 2" in notes
+    rows, notes = said("stream", "list")
+    assert [(row["stream"], row["state"]) for row in rows] == [("s4", "open"), ("s5", "damaged")]
+    assert "the record of stream 5" in notes
     [status], _ = said("cluster", "status", code=5)
     assert (status["ledgers"], status["all_counted"]) == ({"open": 2, "damaged": 1}, True)
+    assert status["streams"] == {"open": 1, "damaged": 1}

@@ -16,12 +16,13 @@ from quire.cli.console.failures import EXIT_ATTENTION
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import MEANT
 from quire.cli.console.output import Output, counted
-from quire.cli.ledger.ledger_show import DAMAGED, every_ledger
+from quire.cli.ledger.ledger_show import DAMAGED
 from quire.cli.ledger.repair import repair_cluster, under_replication
 from quire.core.cluster_state import BookieStanding
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
+    from quire.metadata.records import RecordStore
 
 app = typer.Typer(
     help="The cluster as a whole: status, health, bookies, under-replication, repair, repairs, autorecovery, lost-delay, orphans, "
@@ -36,7 +37,7 @@ app.command("lost-delay")(autorecovery.lost_delay)
 app.command("orphans")(orphans)
 app.command("accept-store")(accept_store)
 
-LEDGERS_COUNTED_MAX = 100_000
+RECORDS_COUNTED_MAX = 100_000
 
 
 @app.command()
@@ -68,36 +69,36 @@ async def bookies(client: QuireClient, out: Output) -> int:
 @app.command()
 @with_client(frames=False)
 async def status(client: QuireClient, out: Output) -> int:
-    """Say how the cluster is: bookies, ledgers by state, logs.
+    """Say how the cluster is: bookies, ledgers and streams by state, logs.
 
     Alerts are shown with what ends them; the exit code is 5 then.
     """
     from quire.log.heads import LogHeads
 
     rows: list[dict[str, Any]]
-    rows, states, logs = await asyncio.gather(
-        bookie_rows(client), ledger_states(client), LogHeads(client.store).names()
+    rows, ledgers, streams, logs = await asyncio.gather(
+        bookie_rows(client),
+        states_of(client.records.ledgers),
+        states_of(client.records.streams),
+        LogHeads(client.store).names(),
     )
     count = {one.value: sum(row["standing"] == one.value for row in rows) for one in BookieStanding}
     collection = collection_of(rows)
-    all_counted = sum(states.values()) < LEDGERS_COUNTED_MAX
+    most_counted = max(sum(ledgers.values()), sum(streams.values()))
     facts = {
         "cluster": (uri := MEANT.get()),
         "instance": (instance := client.store.instance_id),
         "bookies": count,
-        "ledgers": states,
-        "all_counted": all_counted,
+        "ledgers": ledgers,
+        "streams": streams,
+        "all_counted": most_counted < RECORDS_COUNTED_MAX,
         "logs": len(logs),
         **collection,
         "conditions": {row["id"]: row["conditions"] for row in rows if row["conditions"]},
     }
-    ledgers = ", ".join(f"{number:,} {state.replace('_', ' ')}" for state, number in states.items()) or "none"
-    if not all_counted:
-        ledgers += f" (of the first {LEDGERS_COUNTED_MAX:,}; more are not counted)"
-    if DAMAGED in states:
-        ledgers += ": `quire ledger list` names the damaged records"
     standing = ", ".join(f"{number} {name}" for name, number in count.items() if number) or "none"
-    lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}", f"Ledgers  {ledgers}"]
+    lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}"]
+    lines += [f"Ledgers  {states_text(ledgers, 'ledger')}", f"Streams  {states_text(streams, 'stream')}"]
     lines.append(f"Logs     {len(logs):,}")
     if collection["orphans"]:
         have = "has" if collection["orphans"] == 1 else "have"
@@ -107,7 +108,7 @@ async def status(client: QuireClient, out: Output) -> int:
     if not count["up"]:
         lines.append("No bookie is writable: start bookies (`quire up`, `quire bookie`).")
     out.result(facts, *lines)
-    return EXIT_ATTENTION if DAMAGED in states or _needy(rows) else 0
+    return EXIT_ATTENTION if DAMAGED in ledgers | streams or _needy(rows) else 0
 
 
 app.command()(health)
@@ -132,12 +133,20 @@ def collection_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-async def ledger_states(client: QuireClient) -> dict[str, int]:
-    """How many ledgers there are in each state (of the first `LEDGERS_COUNTED_MAX`)."""
+async def states_of(records: RecordStore) -> dict[str, int]:
+    """How many ledgers, or streams, there are in each state (of the first `RECORDS_COUNTED_MAX`)."""
     from quire.core.errors import CorruptMetadataError
 
     states: dict[str, int] = {}
-    async for _, record in every_ledger(client, None, LEDGERS_COUNTED_MAX):
+    async for _, record in records.parsed(limit=RECORDS_COUNTED_MAX):
         state = DAMAGED if isinstance(record, CorruptMetadataError) else record.state.name.lower()
         states[state] = states.get(state, 0) + 1
     return states
+
+
+def states_text(states: dict[str, int], what: str) -> str:
+    """How many there are in each state, in words; `what`: the group of commands for them."""
+    text = ", ".join(f"{number:,} {state.replace('_', ' ')}" for state, number in states.items()) or "none"
+    if sum(states.values()) == RECORDS_COUNTED_MAX:
+        text += f" (of the first {RECORDS_COUNTED_MAX:,}; more are not counted)"
+    return text + (f": `quire {what} list` names the damaged records" if DAMAGED in states else "")

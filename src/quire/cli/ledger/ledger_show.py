@@ -9,11 +9,10 @@ from quire.cli.console.options import argument, option
 from quire.cli.console.output import Output, attributes, human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Sequence
 
     from quire.cli.console.picture import FragmentFacts
     from quire.client.repairing.inspection import HeldStripes
-    from quire.core.errors import CorruptMetadataError
     from quire.core.ledger.metadata import LedgerMetadata
     from quire.log.client import QuireClient
 
@@ -38,7 +37,7 @@ async def list_ledgers(
     from quire.core.errors import CorruptMetadataError
 
     rows: list[dict[str, object]] = []
-    async for ledger_id, record in every_ledger(client, after, limit):
+    async for ledger_id, record in client.records.ledgers.parsed(after, limit):
         if isinstance(record, CorruptMetadataError):
             out.note(record.message)
             rows.append({"ledger_id": ledger_id, "state": DAMAGED})
@@ -69,27 +68,6 @@ async def show(client: QuireClient, out: Output, ledger_id: LedgerArgument) -> N
     held = await held_stripes(record, notes, lac, client.bookies, timeout_ms=ANSWER_MS)
     facts = facts_of(record) | shown_facts(record, version, standing, held)
     out.result(facts, *drawing(record, standing), "", *holdings(held))
-
-
-async def every_ledger(
-    client: QuireClient, after: int | None, limit: int
-) -> AsyncGenerator[tuple[int, LedgerMetadata | CorruptMetadataError]]:
-    """The records of ledgers with ids above `after`, ascending, at most `limit`; a damaged one does not hide the others."""
-    from quire.core.errors import CorruptMetadataError
-    from quire.metadata.store import LIST_LIMIT
-    from quire.wire import ledger_metadata
-
-    while limit > 0:
-        size = min(limit, LIST_LIMIT)
-        page = await client.records.ledgers.page(after, size)
-        for ledger_id, stored in page:
-            try:
-                yield ledger_id, ledger_metadata.parse(stored.value, ledger_id)
-            except CorruptMetadataError as error:
-                yield ledger_id, error
-        if len(page) < size:
-            return
-        after, limit = page[-1][0], limit - size
 
 
 def facts_of(record: LedgerMetadata) -> dict[str, object]:

@@ -22,7 +22,7 @@ from quire.cli.ledger.ledger import (
     print_range,
     print_tail,
 )
-from quire.cli.ledger.ledger_show import facts_of, fragments_of
+from quire.cli.ledger.ledger_show import DAMAGED, facts_of, fragments_of
 from quire.cli.ledger.repair import RepairOptions, repair_one
 from quire.cli.ledger.verify import facts_of as verified_facts
 from quire.cli.ledger.verify import findings
@@ -200,14 +200,20 @@ async def tail(
 @with_client()
 async def list_streams(client: QuireClient, out: Output) -> None:
     """List streams in the order of their names."""
-    from quire.core.errors import NoSuchStreamError
+    from quire.core.errors import CorruptMetadataError, NoSuchStreamError
 
-    rows, store = [], client.records.streams
+    rows: list[dict[str, object]] = []
+    store = client.records.streams
     async for name in client.unbounded_ledgers():
-        with contextlib.suppress(NoSuchStreamError):  # deleted since it was listed
+        try:
             record, _ = await store.read(await store.find(name))
             rows.append(stream_facts(name, record))
-    columns = ("stream", "ledger_id", "state", "term", "terms", "quorums", "fragments", "digest")
+        except NoSuchStreamError:
+            continue  # deleted since it was listed
+        except CorruptMetadataError as error:
+            out.note(error.message)
+            rows.append({"stream": name, "state": DAMAGED})
+    columns = ("stream", "ledger_id", "state", "mode", "term", "terms", "quorums", "fragments", "digest")
     out.rows(columns, rows, none="No streams.")
 
 
