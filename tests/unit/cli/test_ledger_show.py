@@ -7,15 +7,16 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from quire.cli.ledger.ledger_show import guarantee_text
+from quire.cli.ledger.ledger_show import SHOWN_MAX, guarantee_text
 from quire.cli.main import app
 from quire.core.ledger.guarantee import GIVEN_UP, GUARANTEED
 from quire.core.ledger.metadata import LedgerState, new_stream
 from quire.metadata.keys import stream_name_key
 from quire.metadata.records import OF_LEDGERS, OF_STREAMS
 from quire.metadata.sqlite.store import SqliteStore
+from quire.metadata.store import LIST_LIMIT, Create
 from quire.wire import ledger_metadata
 from quire.wire.stream_metadata import encode_stream, encode_stream_name
 from quire_testing.explorer.beginning import record_of
@@ -70,3 +71,29 @@ def test_a_damaged_record_does_not_hide_the_other_ledgers_and_streams(tmp_path: 
     [status], _ = said("cluster", "status", code=5)
     assert (status["ledgers"], status["all_counted"]) == ({"open": 2, "damaged": 1}, True)
     assert status["streams"] == {"open": 1, "damaged": 1}
+
+
+def test_a_list_for_programs_has_all_ledgers_and_one_for_people_says_that_more_follow(tmp_path: Path) -> None:
+    path, count = tmp_path / "metadata.db", LIST_LIMIT + 100
+
+    async def made() -> None:
+        async with await SqliteStore.open(path, create=True) as store:
+            records = [replace(OPEN, ledger_id=ledger_id) for ledger_id in range(count)]
+            for start in range(0, count, 100):
+                some = records[start : start + 100]
+                await store.multi(
+                    [Create(OF_LEDGERS.key(one.ledger_id), ledger_metadata.serialize(one)) for one in some]
+                )
+
+    def said(*options: str) -> Result:
+        done = CliRunner().invoke(app, ["ledger", "list", "--cluster", f"sqlite:{path}", *options])
+        assert done.exit_code == 0, done.output
+        return done
+
+    asyncio.run(made())
+    listed = [json.loads(line)["ledger_id"] for line in said("--json").stdout.splitlines()]
+    assert listed == list(range(count))
+    table = said()
+    assert len(table.stdout.splitlines()) == 1 + SHOWN_MAX
+    assert table.stderr == f"More may follow: --after {SHOWN_MAX - 1}.\n"
+    assert len(said("--after", str(SHOWN_MAX - 1)).stdout.splitlines()) == 1 + count - SHOWN_MAX

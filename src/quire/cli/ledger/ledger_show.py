@@ -23,6 +23,9 @@ DAMAGED = "damaged"
 LISTED_MAX = 100
 """Most ranges that are listed of what a bookie lacks of one fragment."""
 
+SHOWN_MAX = 1000
+"""Most ledgers in a table, where no other number is wanted; JSON has all."""
+
 LedgerArgument = Annotated[int, argument("LEDGER", "The ledger's id.", min=0)]
 
 
@@ -31,22 +34,32 @@ async def list_ledgers(
     client: QuireClient,
     out: Output,
     after: Annotated[int | None, option("--after", "Only ledgers with greater ids.")] = None,
-    limit: Annotated[int, option("--limit", "Most ledgers to list.", min=1)] = 1000,
+    limit: Annotated[
+        int | None,
+        option("--limit", f"Most ledgers to list [default: {SHOWN_MAX:,}; all with --json].", min=1),
+    ] = None,
 ) -> None:
     """List ledgers in the order of their ids."""
     from quire.core.errors import CorruptMetadataError
+    from quire.core.ids import ID_MAX
 
     rows: list[dict[str, object]] = []
-    async for ledger_id, record in client.records.ledgers.parsed(after, limit):
+    left = limit or (ID_MAX if out.as_json else SHOWN_MAX)
+    async for ledger_id, record in client.records.ledgers.parsed(after, left):
+        after, left = ledger_id, left - 1
         if isinstance(record, CorruptMetadataError):
             out.note(record.message)
-            rows.append({"ledger_id": ledger_id, "state": DAMAGED})
+            row: dict[str, object] = {"ledger_id": ledger_id, "state": DAMAGED}
         else:
-            rows.append(facts_of(record))
+            row = facts_of(record)
+        if out.as_json:
+            out.result(row)  # at once: there may be more than memory takes
+        else:
+            rows.append(row)
     columns = ("ledger_id", "state", "quorums", "fragments", "last_entry", "length", "digest")
     out.rows(columns, rows, none="No ledgers.")
-    if len(rows) == limit:
-        out.note(f"More may follow: --after {rows[-1]['ledger_id']}.")
+    if not left:
+        out.note(f"More may follow: --after {after}.")
 
 
 @with_client(frames=False)
