@@ -1,7 +1,8 @@
 """Repairs the ledgers of a cluster: looks at what each lacks, then repairs those that lack something, many at a time.
 
-One `LedgerRepair` for each ledger does the work; which is next and how many run decides the queue of auto-recovery's workers,
-whose marks are what was seen. One ledger that cannot be read, or whose password is not known, does not hold up the others.
+One `LedgerRepair` for each ledger does the work; which is next and how many run decides the queue of auto-recovery's workers;
+what a look at the ledgers has found stands in place of the marks that workers read from the store. One ledger that cannot be
+read, or whose password is not known, does not hold up the others.
 
 Source: docs/protocol/repair.md; docs/operations.md.
 """

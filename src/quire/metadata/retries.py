@@ -81,7 +81,7 @@ async def settled(
     attempts_max: int = ATTEMPTS_MAX,
     **ids: object,
 ) -> T:
-    """Make a change by compare-and-swap until it is written, not written, or one of too many of unknown outcome.
+    """Make a change by compare-and-swap until it is known to be written or not; give up after some attempts.
 
     Args:
         change: one attempt, which reads anew what it needs. Its argument says whether the response to an earlier one was
@@ -127,10 +127,10 @@ async def settled(
 
 
 class StoreRetries:
-    """One handle's retries: it counts responses that were missing in a row, and compare-and-swaps that did not happen.
+    """One handle's retries: it counts calls that failed in a row, and compare-and-swaps that did not happen.
 
     Args:
-        attempts_max: how many may be missing before the handle gives up.
+        attempts_max: how many may fail in a row before the handle gives up.
         pause: waits before the next attempt; its argument counts them.
     """
 

@@ -2,8 +2,8 @@
 
 Holes: a bookie that the record names lacks these entries; it was put into the record although it could not be sent
 them. Losses: these entries may be on no bookie any more, and a person said that the ledger is to be read without them.
-Both stand with the record, because what is not listed as lost could be dropped as over-replicated while it is the only
-one. Pure.
+Both stand with the record. Without a loss there, the only copy of such an entry, on a bookie that the record does not name,
+could be dropped as over-replicated. Pure.
 
 Source: `docs/formats/metadata.md`, "Holes and accepted losses".
 """
