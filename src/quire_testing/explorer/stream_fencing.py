@@ -72,7 +72,7 @@ def _of_acknowledged(
 def _of_the_last_fragment(record: LedgerMetadata, bookies: Sequence[StreamBookie]) -> Iterator[Found]:
     """U6: every bookie of the last fragment knows the term, and has nothing of an older one from its first id on.
 
-    Who joined a later fragment has truncated from that one on, and keeps what is none of its stripes.
+    A bookie that joined a later fragment of the term has truncated from that fragment's first id on.
     """
     opened = record.ranges[-1]
     first = max(opened.first_entry, record.last_fragment.first_entry)

@@ -51,7 +51,7 @@ class RegisterSearch:
     """One register's operations in the order in which they come.
 
     Args:
-        initial: what it holds at first; None if that is not known: the first response tells.
+        initial: what it holds at first; `ANYTHING` if that is not known: the first response tells.
         model: what operations do.
     """
 

@@ -151,7 +151,7 @@ def _ordered(stretches: list[Stretch]) -> tuple[list[int], list[int]]:
 
 
 def _cut(held: HeldInterval, lost: EntryRange) -> Iterator[HeldInterval]:
-    """What is left of an interval; where only some stripes are lost, all between goes: it is asked for again."""
+    """What is left of an interval. Where only some stripes are lost, the others in between count as lacking too: they are copied again."""
     if lost.last < held.first or held.last < lost.first:
         yield held
         return
