@@ -15,12 +15,11 @@ from typing import Final
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from quire.core.errors import MisuseError
-from quire.core.ids import BookieId
 from quire.core.ledger.metadata import FORMAT_KEY, TOKEN_KEY, LedgerMetadata
 from quire.core.ledger.notes import AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
 from quire.wire.layout import FieldUse, Message, NamedValues
 from quire.wire.proto import quire_metadata_pb2 as pb
-from quire.wire.records import check_version, corrupt, parse, unknown_of, with_unknown
+from quire.wire.records import check_version, corrupt, message_of, parse, part_of, unknown_of, with_unknown
 
 FORMAT_VERSION: Final = 1
 NOTES_BYTES_MAX: Final = 64 * 1024
@@ -107,25 +106,14 @@ def _messages(notes: LedgerNotes, ledger_id: int) -> tuple[pb.LedgerHoles | None
     holes = lost = None
     if notes.holes or notes.unknown_of_holes:
         bookies = [
-            with_unknown(
-                pb.BookieHoles(bookie=hole.bookie, ranges=_range_messages(hole.ranges)), hole.unknown
-            )
-            for hole in notes.holes
+            message_of(pb.BookieHoles, each, ranges=_range_messages(each.ranges)) for each in notes.holes
         ]
         holes = pb.LedgerHoles(format_version=FORMAT_VERSION, bookies=bookies)
         with_unknown(holes, notes.unknown_of_holes)
     if notes.losses or notes.unknown_of_losses:
         losses = [
-            with_unknown(
-                pb.AcceptedLoss(
-                    ranges=_range_messages(loss.ranges),
-                    accepted_ms=loss.accepted_ms,
-                    accepted_by=loss.accepted_by,
-                    gone=loss.lost_bookies,
-                ),
-                loss.unknown,
-            )
-            for loss in notes.losses
+            message_of(pb.AcceptedLoss, each, ranges=_range_messages(each.ranges), gone=each.lost_bookies)
+            for each in notes.losses
         ]
         lost = pb.LedgerLosses(format_version=FORMAT_VERSION, losses=losses)
         with_unknown(lost, notes.unknown_of_losses)
@@ -139,17 +127,11 @@ def _notes(holes: pb.LedgerHoles | None, lost: pb.LedgerLosses | None, ledger_id
             check_version(message.format_version, FORMAT_VERSION, where)
     found = LedgerNotes(
         tuple(
-            BookieHoles(BookieId(each.bookie), _ranges(each.ranges, where), unknown_of(each))
+            part_of(BookieHoles, each, ranges=_ranges(each.ranges, where))
             for each in (holes.bookies if holes is not None else ())
         ),
         tuple(
-            AcceptedLoss(
-                _ranges(each.ranges, where),
-                each.accepted_ms,
-                each.accepted_by,
-                tuple(BookieId(bookie) for bookie in each.gone),
-                unknown_of(each),
-            )
+            part_of(AcceptedLoss, each, ranges=_ranges(each.ranges, where), lost_bookies=tuple(each.gone))
             for each in (lost.losses if lost is not None else ())
         ),
         unknown_of(holes) if holes is not None else b"",

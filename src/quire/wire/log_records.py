@@ -32,7 +32,7 @@ from quire.core.log.list import (
     SinkPosition,
 )
 from quire.wire.proto import quire_log_pb2 as pb
-from quire.wire.records import unknown_of, with_unknown
+from quire.wire.records import message_of, part_of, unknown_of, with_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,53 +68,21 @@ def decode_name(record: bytes, name: str) -> bytes:
 
 def encode_head(head: LogHead) -> bytes:
     """The record `logs/<log id>`."""
-    message = pb.LogHead(
+    message = message_of(
+        pb.LogHead,
+        head,
         format_version=FORMAT_VERSION,
-        log_id=head.log_id,
-        name=head.name,
-        generation=head.generation,
-        start_offset=head.start_offset,
-        dropped_items=head.dropped_items,
-        created_ms=head.created_ms,
-        archive=head.archive,
-        compacted_below=head.compacted_below,
-        marks_dropped=head.positions_dropped,
-        marks_dropped_ms=head.positions_dropped_ms,
+        settings=message_of(pb.LogSettings, head.settings),
+        leader=message_of(pb.LogLeader, head.leader),
         pages=map(_page_ref, head.pages),
         items=map(_item, head.items),
+        adoptions=[message_of(pb.LogAdoption, each, items=map(_item, each.items)) for each in head.adoptions],
         intents=map(_intent, head.intents),
+        marks=map(_position, head.sink_positions),
+        marks_dropped=head.positions_dropped,
+        marks_dropped_ms=head.positions_dropped_ms,
     )
-    settings, leader = head.settings, head.leader
-    message.settings.CopyFrom(
-        with_unknown(
-            pb.LogSettings(
-                ensemble_size=settings.ensemble_size,
-                write_quorum=settings.write_quorum,
-                ack_quorum=settings.ack_quorum,
-                digest=settings.digest,
-                min_present=settings.min_present,
-            ),
-            settings.unknown,
-        )
-    )
-    message.leader.CopyFrom(
-        with_unknown(
-            pb.LogLeader(epoch=leader.epoch, holder=leader.holder, host=leader.host, adopts=leader.adopts),
-            leader.unknown,
-        )
-    )
-    for adoption in head.adoptions:
-        message.adoptions.append(
-            with_unknown(
-                pb.LogAdoption(
-                    items=map(_item, adoption.items), query_id=adoption.query_id, batch_id=adoption.batch_id
-                ),
-                adoption.unknown,
-            )
-        )
-    for position in head.sink_positions:
-        message.marks.append(_position(position))
-    return with_unknown(message, head.unknown).SerializeToString(deterministic=True)
+    return message.SerializeToString(deterministic=True)
 
 
 def decode_head(record: bytes, log_id: bytes) -> LogHead:
@@ -138,46 +106,22 @@ def parse_head(record: bytes, log_id: bytes) -> LogHead:
     if message.log_id != log_id:
         msg = f"{where} says that it belongs to log {message.log_id.hex()}"
         raise CorruptMetadataError(msg, log_id=log_id.hex())
-    settings, leader = message.settings, message.leader
-    return LogHead(
-        message.log_id,
-        message.name,
-        LogSettings(
-            settings.ensemble_size,
-            settings.write_quorum,
-            settings.ack_quorum,
-            settings.digest,
-            unknown_of(settings),
-            settings.min_present,
+    return part_of(
+        LogHead,
+        message,
+        settings=part_of(LogSettings, message.settings),
+        leader=part_of(Leader, message.leader),
+        pages=tuple(map(_read_page_ref, message.pages)),
+        items=_read_items(message.items, where),
+        adoptions=tuple(
+            part_of(Adoption, each, items=_read_items(each.items, where)) for each in message.adoptions
         ),
-        message.generation,
-        Leader(leader.epoch, leader.holder, leader.host, leader.adopts, unknown_of(leader)),
-        message.start_offset,
-        message.dropped_items,
-        tuple(map(_read_page_ref, message.pages)),
-        _read_items(message.items, where),
-        tuple(
-            Adoption(_read_items(each.items, where), each.query_id, each.batch_id, unknown_of(each))
-            for each in message.adoptions
+        sink_positions=tuple(
+            part_of(SinkPosition, each, fingerprint=_read_fingerprint(each)) for each in message.marks
         ),
-        tuple(
-            SinkPosition(
-                each.query_id,
-                each.batch_id,
-                each.time_ms,
-                each.incarnation,
-                unknown_of(each),
-                _read_fingerprint(each),
-            )
-            for each in message.marks
-        ),
-        tuple(_read_intent(each, where) for each in message.intents),
-        message.created_ms,
-        message.marks_dropped,
-        message.marks_dropped_ms,
-        unknown_of(message),
-        message.archive,
-        message.compacted_below,
+        intents=tuple(_read_intent(each, where) for each in message.intents),
+        positions_dropped=message.marks_dropped,
+        positions_dropped_ms=message.marks_dropped_ms,
     )
 
 
@@ -186,14 +130,9 @@ def parse_head(record: bytes, log_id: bytes) -> LogHead:
 
 def encode_page(page: LogPage) -> bytes:
     """The record `log-pages/<log id>/<name>`."""
-    message = pb.LogPage(
-        format_version=FORMAT_VERSION,
-        log_id=page.log_id,
-        level=page.level,
-        items=map(_item, page.items),
-        children=map(_page_ref, page.children),
-    )
-    return with_unknown(message, page.unknown).SerializeToString(deterministic=True)
+    items, children = map(_item, page.items), map(_page_ref, page.children)
+    message = message_of(pb.LogPage, page, format_version=FORMAT_VERSION, items=items, children=children)
+    return message.SerializeToString(deterministic=True)
 
 
 def page_name(page: LogPage) -> str:
@@ -218,44 +157,23 @@ def decode_page(record: bytes, log_id: bytes, name: str) -> LogPage:
         raise CorruptMetadataError(msg, log_id=log_id.hex(), page=name)
     message = _parse(pb.LogPage(), record, where)
     _check(message.format_version, message.log_id, where)
-    return LogPage(
-        message.log_id,
-        message.level,
-        _read_items(message.items, where),
-        tuple(map(_read_page_ref, message.children)),
-        unknown_of(message),
-    )
+    children = tuple(map(_read_page_ref, message.children))
+    return part_of(LogPage, message, items=_read_items(message.items, where), children=children)
 
 
 # --- parts ----------------------------------------------------------------------------------------------------
 
 
 def _position(position: SinkPosition) -> pb.LogMark:
-    message = pb.LogMark(
-        query_id=position.query_id,
-        batch_id=position.batch_id,
-        time_ms=position.time_ms,
-        incarnation=position.incarnation,
-    )
     found = position.fingerprint
-    if found is not None:
-        message.fingerprint.CopyFrom(
-            with_unknown(
-                pb.LogFingerprint(
-                    batch_id=found.batch_id, digest=found.digest, rows=found.rows, files=found.files
-                ),
-                found.unknown,
-            )
-        )
-    return with_unknown(message, position.unknown)
+    return message_of(
+        pb.LogMark, position, fingerprint=None if found is None else message_of(pb.LogFingerprint, found)
+    )
 
 
 def _read_fingerprint(position: pb.LogMark) -> Fingerprint | None:
     """As it stands: whether it can be used is the business of who compares it, and of no other reader of the log."""
-    if not position.HasField("fingerprint"):
-        return None
-    found = position.fingerprint
-    return Fingerprint(found.batch_id, found.digest, found.rows, found.files, unknown_of(found))
+    return part_of(Fingerprint, position.fingerprint) if position.HasField("fingerprint") else None
 
 
 def _item(item: LogItem) -> pb.LogItem:
@@ -337,30 +255,16 @@ def _read_page_ref(message: pb.LogPageRef) -> PageRef:
 
 
 def _intent(intent: Intent) -> pb.LogIntent:
-    message = pb.LogIntent(
-        kind=intent.kind,
-        before=intent.before,
-        since=intent.since,
-        items=map(_item, intent.items),
-        pages=map(_page_ref, intent.pages),
-        created_ms=intent.created_ms,
-    )
-    return with_unknown(message, intent.unknown)
+    items, pages = map(_item, intent.items), map(_page_ref, intent.pages)
+    return message_of(pb.LogIntent, intent, items=items, pages=pages)
 
 
 def _read_intent(message: pb.LogIntent, where: str) -> Intent:
     if message.kind not in IntentKind._value2member_map_:
         msg = f"{where} holds an intent of kind {message.kind}, unknown to this program: use a newer one"
         raise CorruptMetadataError(msg)
-    return Intent(
-        IntentKind(message.kind),
-        message.before,
-        message.since,
-        _read_items(message.items, where),
-        tuple(map(_read_page_ref, message.pages)),
-        message.created_ms,
-        unknown_of(message),
-    )
+    items, pages = _read_items(message.items, where), tuple(map(_read_page_ref, message.pages))
+    return part_of(Intent, message, kind=IntentKind(message.kind), items=items, pages=pages)
 
 
 def _optional(message: Message, name: str) -> int | None:

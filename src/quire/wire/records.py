@@ -71,8 +71,7 @@ class RecordCodec(Generic[T]):
         if missing := self._missing(record):
             raise MisuseError(f"{where}: {missing}")
         for name, length in self.texts.items():
-            # A text from outside, such as an error's, may hold what is no Unicode; it must not stop the record.
-            values[name] = values[name][:length].encode(errors="replace").decode()
+            values[name] = cut(values[name], length)
         message = self.message(format_version=self.version, **values)
         return serialized(message, getattr(record, "unknown", b""), where, self.bytes_max)
 
@@ -152,6 +151,11 @@ def check_number(number: int, name: str, where: str, most: int = U63_MAX) -> int
     return number
 
 
+def cut(text: str, length: int) -> str:
+    """The beginning of a text from outside, such as an error's: it may hold what is no Unicode, which must not stop the record."""
+    return text[:length].encode(errors="replace").decode()
+
+
 def serialized(message: Message, unknown: bytes, where: str, bytes_max: int) -> bytes:
     """The bytes of a record, with the fields of later versions that were read with it.
 
@@ -163,6 +167,27 @@ def serialized(message: Message, unknown: bytes, where: str, bytes_max: int) -> 
         msg = f"{where} would have {len(data)} bytes; it may have {bytes_max}"
         raise MisuseError(msg)
     return data
+
+
+def _shared(kind: Any, message: Any) -> list[str]:
+    """The names of a message's fields that attributes of a dataclass have too."""
+    fields = message.DESCRIPTOR.fields_by_name
+    return [each.name for each in dataclasses.fields(kind) if each.name in fields]
+
+
+def message_of(message: type[M], part: Any, /, **others: Any) -> M:
+    """The message of a part of a record: its fields are the part's attributes of the same names, and these others.
+
+    It looks names up: what pages have many of is written field by field.
+    """
+    values = {name: getattr(part, name) for name in _shared(part, message)}
+    return with_unknown(message(**(values | others)), part.unknown)
+
+
+def part_of(kind: type[T], message: Message, /, **others: Any) -> T:
+    """What `message_of` made such a message of."""
+    values = {name: getattr(message, name) for name in _shared(kind, message)}
+    return kind(**(values | others | {"unknown": unknown_of(message)}))
 
 
 def with_unknown(message: M, unknown: bytes) -> M:

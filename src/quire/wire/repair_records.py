@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from quire.core.errors import MisuseError
-from quire.core.ids import ID_MAX, BookieId
+from quire.core.ids import ID_MAX
 from quire.core.ledger.notes import EntryRange
 from quire.core.repair.under_replicated_marks import (
     MARKS_MAX,
@@ -31,10 +31,12 @@ from quire.wire.records import (
     check_number,
     check_version,
     corrupt,
+    cut,
+    message_of,
     parse,
+    part_of,
     serialized,
     unknown_of,
-    with_unknown,
 )
 
 FORMAT_VERSION: Final = 1
@@ -83,21 +85,20 @@ def decode_repairs(data: bytes, ledger_id: int) -> LedgerRepairs:
 
 
 def _message(mark: UnderReplicatedMark, where: str) -> pb.RepairMark:
-    flaw = mark.entries.flaw()
-    if flaw is not None:
-        raise MisuseError(f"{where}: {flaw}")
     entries = mark.entries
-    message = pb.RepairMark(
+    if flaw := entries.flaw():
+        raise MisuseError(f"{where}: {flaw}")
+    check_number(mark.record_version, "the record's version", where)
+    check_number(mark.seen_ms, "the time", where)
+    return message_of(
+        pb.RepairMark,
+        mark,
         reason=mark.reason.value,
-        bookie=mark.bookie,
         entries=pb.EntryRange(
             first=entries.first, last=entries.last, period=entries.period, residues=entries.stripes
         ),
-        record_version=check_number(mark.record_version, "the record's version", where),
-        seen_by=_cut(mark.seen_by, NAME_LENGTH_MAX),
-        seen_ms=check_number(mark.seen_ms, "the time", where),
+        seen_by=cut(mark.seen_by, NAME_LENGTH_MAX),
     )
-    return with_unknown(message, mark.unknown)
 
 
 def _mark(message: pb.RepairMark, where: str) -> UnderReplicatedMark:
@@ -114,26 +115,19 @@ def _mark(message: pb.RepairMark, where: str) -> UnderReplicatedMark:
         raise corrupt(
             where, flaw or f"one was seen at {message.seen_ms} ms, version {message.record_version}"
         )
-    return UnderReplicatedMark(
-        reason,
-        BookieId(message.bookie),
-        entries,
-        message.record_version,
-        message.seen_by,
-        message.seen_ms,
-        unknown_of(message),
-    )
+    return part_of(UnderReplicatedMark, message, reason=reason, entries=entries)
 
 
 def _attempts_message(attempts: RepairAttempts, where: str) -> pb.RepairAttempts:
-    message = pb.RepairAttempts(
-        count=check_number(attempts.count, "the number of attempts", where, COUNT_MAX),
+    check_number(attempts.count, "the number of attempts", where, COUNT_MAX)
+    check_number(attempts.tried_ms, "the time", where)
+    return message_of(
+        pb.RepairAttempts,
+        attempts,
         waits=attempts.waits.value,
-        why=_cut(attempts.why, WHY_LENGTH_MAX),
-        tried_by=_cut(attempts.tried_by, NAME_LENGTH_MAX),
-        tried_ms=check_number(attempts.tried_ms, "the time", where),
+        why=cut(attempts.why, WHY_LENGTH_MAX),
+        tried_by=cut(attempts.tried_by, NAME_LENGTH_MAX),
     )
-    return with_unknown(message, attempts.unknown)
 
 
 def _attempts(message: pb.RepairAttempts, where: str) -> RepairAttempts:
@@ -141,13 +135,7 @@ def _attempts(message: pb.RepairAttempts, where: str) -> RepairAttempts:
         waits = WaitsFor(message.waits)
     except ValueError:
         raise corrupt(where, f"they wait for {message.waits}, which this program does not know") from None
-    return RepairAttempts(
-        message.count, waits, message.why, message.tried_by, max(0, message.tried_ms), unknown_of(message)
-    )
-
-
-def _cut(text: str, length: int) -> str:
-    return text[:length].encode(errors="replace").decode()
+    return part_of(RepairAttempts, message, waits=waits, tried_ms=max(0, message.tried_ms))
 
 
 def _of_ledger(ledger_id: int) -> str:
