@@ -13,6 +13,7 @@ docs/formats/stream.md; docs/protocol/collection.md; Vanlightly's unbounded ledg
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -40,6 +41,7 @@ from quire.metadata.keys import (
     stream_name_key,
     tombstone_key,
 )
+from quire.metadata.paging import every_key
 from quire.metadata.repairs import RepairStore
 from quire.metadata.retries import settled
 from quire.metadata.store import (
@@ -466,6 +468,24 @@ class RecordStore:
         last = None if after is None else stream_name_key(after)
         page = await self._store.list(STREAM_NAMES, after=last, limit=limit)
         return [key.removeprefix(STREAM_NAMES) for key, _ in page]
+
+    async def names_of(self, ids: Iterable[int]) -> dict[int, str | None]:
+        """The names of streams, by id: no records are read, and no more pages of names than are needed.
+
+        Returns:
+            None for an id that has no name, or one that cannot be read.
+        """
+        found: dict[int, str | None] = dict.fromkeys(ids)
+        left = set(found)
+        async with contextlib.aclosing(every_key(self._store, STREAM_NAMES)) as names:
+            while left and (each := await anext(names, None)):
+                name = each[0].removeprefix(STREAM_NAMES)
+                with contextlib.suppress(CorruptMetadataError):  # `find` says it
+                    ledger_id, _ = decode_stream_name(each[1].value, name)
+                    if ledger_id in left:
+                        found[ledger_id] = name
+                        left.remove(ledger_id)
+        return found
 
     # --- lists ---------------------------------------------------------------------------------------------------
 

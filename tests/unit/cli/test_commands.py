@@ -188,10 +188,11 @@ def test_a_stream_from_its_creation_to_its_end(quire: Quire) -> None:
     assert "term 2: entries 0..49" in text
     assert "term 5: nothing" in text
     assert [row["stream"] for row in objects(quire("stream", "list", "--json"))] == ["clicks"]
-    assert (
-        error_of(quire("ledger", "show", str(made["ledger_id"]), "--json", code=1))["code"]
-        == "no_such_ledger"
-    )
+    by_id = str(made["ledger_id"])
+    assert objects(quire("ledger", "show", by_id, "--json")) == [shown]
+    assert quire("ledger", "show", by_id).stdout == text
+    assert objects(quire("ledger", "verify", by_id, "--json")) == [verified]
+    assert quire("ledger", "verify", by_id).stdout.startswith(f"Stream clicks (ledger {by_id}) is good")
     assert error_of(quire("stream", "close", "clicks", "--json", code=2))["code"] == "misuse"
     closed = objects(quire("stream", "close", "clicks", "--yes", "--json"))[0]
     assert closed["last_entry"] == 51

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import LedgerId
 from quire.core.ledger.metadata import new_stream
+from quire.metadata import paging
 from quire.metadata import records as all_records
+from quire.metadata.keys import STREAM_NAMES, stream_name_key
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.records import OF_LEDGERS, OF_STREAMS, AllRecords
 from quire.metadata.sqlite.store import SqliteStore
@@ -57,6 +60,27 @@ async def test_what_has_a_record_is_known_by_its_id() -> None:
     assert [one.ledger_id for one in page] == [7, 8, 9, 10], "a damaged one hides no other"
     with pytest.raises(CorruptMetadataError):
         page[0].parsed()
+
+
+async def test_streams_are_named_from_as_few_pages_of_names_as_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = await filled()
+    store, asked = records._store, list[str]()
+    await store.multi([Create(stream_name_key("s0"), b"damaged")])
+    listed = store.list
+
+    async def counted(prefix: str, **page: Any) -> Any:
+        asked.append(prefix)
+        return await listed(prefix, **page)
+
+    monkeypatch.setattr(store, "list", counted)
+    monkeypatch.setattr(paging, "LIST_LIMIT", 1)
+    assert await records.streams.names_of([]) == {}
+    assert asked == []
+    assert await records.streams.names_of([10]) == {10: "s10"}
+    assert asked == [STREAM_NAMES] * 2, "s0, and s10 after it"
+    assert await records.streams.names_of([6, 4, 5]) == {6: None, 4: "s4", 5: "s5"}
 
 
 async def test_a_value_that_is_damaged_in_the_store_hides_no_other(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from quire.cli.console.picture import FragmentFacts
     from quire.client.repairing.inspection import HeldStripes
     from quire.core.ledger.metadata import LedgerMetadata
+    from quire.core.ledger.terms import TermRange
     from quire.log.client import QuireClient
 
 ANSWER_MS = 3_000
@@ -23,6 +24,8 @@ DAMAGED = "damaged"
 LISTED_MAX = 100
 """Most ranges that are listed of what a bookie lacks of one fragment."""
 
+TERMS_SHOWN = 40
+"""Most terms that are drawn, the last ones; JSON has all."""
 SHOWN_MAX = 1000
 """Most ledgers in a table, where no other number is wanted; JSON has all."""
 
@@ -66,14 +69,18 @@ async def list_ledgers(
 async def show(client: QuireClient, out: Output, ledger_id: LedgerArgument) -> None:
     """Draw a ledger: its fragments, its quorums and its state, and what each bookie says that it holds.
 
-    Bookies list the entries that they hold; what one lacks is shown, and whether the record calls it a hole.
+    Bookies list the entries that they hold; what one lacks is shown, and whether the record calls it a hole. A stream's id
+    draws the stream, as `quire stream show` does.
     """
     from quire.client.access import LedgerAccess
     from quire.client.reading.lac_read import newest_lac
     from quire.client.repairing.inspection import held_stripes
     from quire.core.ledger.metadata import LedgerState
 
-    record, notes, version = await client.records.ledgers.read_with_notes(ledger_id)
+    record, notes, version = await client.records.read_with_notes(ledger_id)
+    if record.terms is not None:
+        await show_stream(client, out, await name_of(client, ledger_id), record.password)
+        return
     standing = await standing_of(client)
     lac = None
     if record.state is not LedgerState.CLOSED:
@@ -81,6 +88,21 @@ async def show(client: QuireClient, out: Output, ledger_id: LedgerArgument) -> N
     held = await held_stripes(record, notes, lac, client.bookies, timeout_ms=ANSWER_MS)
     facts = facts_of(record) | shown_facts(record, version, standing, held)
     out.result(facts, *drawing(record, standing), "", *holdings(held))
+
+
+async def name_of(client: QuireClient, ledger_id: int) -> str:
+    """The name of the stream that has an id.
+
+    Raises:
+        NoSuchStreamError: it has none, or one that cannot be read.
+    """
+    from quire.core.errors import NoSuchStreamError
+
+    name = (await client.records.streams.names_of([ledger_id]))[ledger_id]
+    if name is None:
+        msg = f"stream {ledger_id} has no name in the metadata store, or one that cannot be read"
+        raise NoSuchStreamError(msg, ledger_id=ledger_id)
+    return name
 
 
 def facts_of(record: LedgerMetadata) -> dict[str, object]:
@@ -187,6 +209,66 @@ def drawing(record: LedgerMetadata, standing: dict[str, str]) -> list[str]:
     )
     write_sets = draw_write_sets(record.ensemble_size, record.write_quorum, record.ack_quorum)
     return [head, "", *draw_fragments(fragments_of(record), standing), "", *write_sets]
+
+
+async def show_stream(client: QuireClient, out: Output, name: str, password: bytes) -> None:
+    """Draw a stream: its terms, its fragments, and for whom a take-over waits."""
+    stream = client.unbounded_ledger(name, password)
+    reader, awaited = await stream.open_reader(), await stream.waits_for()
+    record, last = reader.metadata, reader.last_add_confirmed
+    facts = stream_facts(name, record) | {
+        "last_add_confirmed": last,
+        "silent": list(reader.silent),
+        "waits_for": dict(awaited),
+        "ranges": [
+            {"term": each.term, "first_entry": each.first_entry, "last_entry": end}
+            for each, end in terms_of(record, last)
+        ],
+        "ensembles": [
+            {"first_entry": each.first, "last_entry": each.last, "bookies": list(each.ensemble)}
+            for each in fragments_of(record)
+        ],
+    }
+    lines = picture(name, record, last, await standing_of(client))
+    lines += [f"Its take-over waits for {bookie}: {why}." for bookie, why in awaited.items()]
+    out.result(facts, *lines)
+
+
+def stream_facts(name: str, record: LedgerMetadata) -> dict[str, object]:
+    """A stream in one line."""
+    mode = record.terms.mode.word if record.terms is not None else ""
+    return {
+        "stream": name,
+        **facts_of(record),
+        "term": record.term,
+        "terms": len(record.ranges),
+        "mode": mode,
+    }
+
+
+def terms_of(record: LedgerMetadata, last: int) -> list[tuple[TermRange, int]]:
+    """Each range of a stream, with its last entry; `last`: the last confirmed entry."""
+    ends = [each.first_entry - 1 for each in record.ranges[1:]] + [last]
+    return list(zip(record.ranges, ends, strict=True))
+
+
+def picture(name: str, record: LedgerMetadata, last: int, standing: dict[str, str]) -> list[str]:
+    """A stream in lines of text; `standing`: what each registered bookie takes."""
+    from quire.cli.console.picture import draw_fragments
+
+    head = (
+        f"Stream {name} (ledger {record.ledger_id}): {record.state.name} in term {record.term}, last confirmed entry "
+        f"{last:,}; E={record.ensemble_size} Qw={record.write_quorum} Qa={record.ack_quorum}, digest "
+        f"{record.digest_type.name.lower()}{', its terms only fence' if record.only_fences else ''}"
+    )
+    lines = [head, ""]
+    terms = terms_of(record, last)
+    if len(terms) > TERMS_SHOWN:
+        lines.append(f"  {len(terms) - TERMS_SHOWN:,} earlier terms")
+    for each, end in terms[-TERMS_SHOWN:]:
+        wrote = "nothing" if end < each.first_entry else f"entries {each.first_entry:,}..{end:,}"
+        lines.append(f"  term {each.term}: {wrote}")
+    return [*lines, "", *draw_fragments(fragments_of(record), standing)]
 
 
 def guarantee_text(record: LedgerMetadata, standing: dict[str, str]) -> str:

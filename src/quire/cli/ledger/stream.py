@@ -22,25 +22,19 @@ from quire.cli.ledger.ledger import (
     print_range,
     print_tail,
 )
-from quire.cli.ledger.ledger_show import DAMAGED, facts_of, fragments_of
+from quire.cli.ledger.ledger_show import DAMAGED, show_stream, stream_facts
 from quire.cli.ledger.repair import RepairOptions, repair_one
-from quire.cli.ledger.verify import facts_of as verified_facts
-from quire.cli.ledger.verify import findings
+from quire.cli.ledger.verify import print_report
 
 if TYPE_CHECKING:
     import asyncio
 
     from quire.client.writing.writer import LedgerWriter
-    from quire.core.ledger.metadata import LedgerMetadata
-    from quire.core.ledger.terms import TermRange
     from quire.log.client import QuireClient
 
 app = typer.Typer(
     help="Unbounded ledgers (streams): create, append, read, tail, list, show, verify, repair, close, delete, take-over."
 )
-
-TERMS_SHOWN = 40
-"""Most terms that are drawn, the last ones; JSON has all."""
 
 NameArgument = Annotated[str, argument("STREAM", "The stream's name.")]
 
@@ -217,18 +211,6 @@ async def list_streams(client: QuireClient, out: Output) -> None:
     out.rows(columns, rows, none="No streams.")
 
 
-def stream_facts(name: str, record: LedgerMetadata) -> dict[str, object]:
-    """A stream in one line."""
-    mode = record.terms.mode.word if record.terms is not None else ""
-    return {
-        "stream": name,
-        **facts_of(record),
-        "term": record.term,
-        "terms": len(record.ranges),
-        "mode": mode,
-    }
-
-
 @app.command()
 @with_client()
 async def show(client: QuireClient, out: Output, name: NameArgument, password: PasswordOption = "") -> None:
@@ -236,52 +218,7 @@ async def show(client: QuireClient, out: Output, name: NameArgument, password: P
 
     Of a stream whose terms only fence, also for which bookies a take-over that does not end waits.
     """
-    stream = client.unbounded_ledger(name, password.encode())
-    reader, awaited = await stream.open_reader(), await stream.waits_for()
-    known = await client.available_bookies()
-    standing = {str(one.bookie_id): "up" if one.writable else "read-only" for one in known}
-    record, last = reader.metadata, reader.last_add_confirmed
-    facts = stream_facts(name, record) | {
-        "last_add_confirmed": last,
-        "silent": list(reader.silent),
-        "waits_for": dict(awaited),
-        "ranges": [
-            {"term": each.term, "first_entry": each.first_entry, "last_entry": end}
-            for each, end in terms_of(record, last)
-        ],
-        "ensembles": [
-            {"first_entry": each.first, "last_entry": each.last, "bookies": list(each.ensemble)}
-            for each in fragments_of(record)
-        ],
-    }
-    lines = picture(name, record, last, standing)
-    lines += [f"Its take-over waits for {bookie}: {why}." for bookie, why in awaited.items()]
-    out.result(facts, *lines)
-
-
-def terms_of(record: LedgerMetadata, last: int) -> list[tuple[TermRange, int]]:
-    """Each range of a stream, with its last entry; `last`: the last confirmed entry."""
-    ends = [each.first_entry - 1 for each in record.ranges[1:]] + [last]
-    return list(zip(record.ranges, ends, strict=True))
-
-
-def picture(name: str, record: LedgerMetadata, last: int, standing: dict[str, str]) -> list[str]:
-    """A stream in lines of text; `standing`: what each registered bookie takes."""
-    from quire.cli.console.picture import draw_fragments
-
-    head = (
-        f"Stream {name} (ledger {record.ledger_id}): {record.state.name} in term {record.term}, last confirmed entry "
-        f"{last:,}; E={record.ensemble_size} Qw={record.write_quorum} Qa={record.ack_quorum}, digest "
-        f"{record.digest_type.name.lower()}{', its terms only fence' if record.only_fences else ''}"
-    )
-    lines = [head, ""]
-    terms = terms_of(record, last)
-    if len(terms) > TERMS_SHOWN:
-        lines.append(f"  {len(terms) - TERMS_SHOWN:,} earlier terms")
-    for each, end in terms[-TERMS_SHOWN:]:
-        wrote = "nothing" if end < each.first_entry else f"entries {each.first_entry:,}..{end:,}"
-        lines.append(f"  term {each.term}: {wrote}")
-    return [*lines, "", *draw_fragments(fragments_of(record), standing)]
+    await show_stream(client, out, name, password.encode())
 
 
 @app.command()
@@ -293,8 +230,7 @@ async def verify(client: QuireClient, out: Output, name: NameArgument, password:
     left on a bookie, and that readers do not see, do not count.
     """
     report = await client.unbounded_ledger(name, password.encode()).verify()
-    out.result({"stream": name, **verified_facts(report)}, *findings(report))
-    return not report.complete
+    return not print_report(out, report, name)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import PasswordOption, argument, option
 from quire.cli.console.output import Output, attributes, counted
+from quire.cli.ledger.ledger_show import name_of
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -33,15 +34,19 @@ async def verify(
 
     Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Holes that the
     ledger's record has are listed too, and whether they are filled by now. With --all it lists the ledgers that are not
-    complete, and fails if one of them is closed, or cannot be read; streams are among them.
+    complete, and fails if one of them is closed, or cannot be read; streams are among them. A stream's id verifies the stream.
     """
     if every == (ledger_id is not None):
         raise MisuseError("name one ledger, or give --all to verify every ledger of the cluster")
     if ledger_id is None:
         return not await verify_all(client, out)
-    report = await client.verify_ledger(ledger_id, password.encode())
-    out.result(facts_of(report), *findings(report))
-    return not report.complete
+    name = ""
+    if await client.records.streams.if_any(ledger_id):
+        name = await name_of(client, ledger_id)
+        report = await client.unbounded_ledger(name, password.encode()).verify()
+    else:
+        report = await client.verify_ledger(ledger_id, password.encode())
+    return not print_report(out, report, name)
 
 
 async def verify_all(client: QuireClient, out: Output) -> bool:
@@ -69,7 +74,7 @@ async def verify_all(client: QuireClient, out: Output) -> bool:
         else:
             count["complete" if report.complete else "incomplete" if report.closed else "open"] += 1
             if not report.complete:
-                out.result(facts_of(report), *findings(report))
+                print_report(out, report, str(which) if kind == "stream" else "")
         count["ledgers"] += 1
 
     waiting: set[asyncio.Task[None]] = set()
@@ -101,6 +106,13 @@ async def verify_all(client: QuireClient, out: Output) -> bool:
     return not (count["incomplete"] or count["failed"])
 
 
+def print_report(out: Output, report: LedgerReport, stream: str = "") -> bool:
+    """Print a verification of a ledger, or of the stream with a name; whether every copy is there and right."""
+    named = {"stream": stream} if stream else {}
+    out.result(named | facts_of(report), *findings(report, stream))
+    return report.complete
+
+
 def facts_of(report: LedgerReport) -> dict[str, Any]:
     """What programs read of a verification."""
     names = "ledger_id good complete entries copies copies_wanted below_ack_quorum"
@@ -116,11 +128,12 @@ def facts_of(report: LedgerReport) -> dict[str, Any]:
     }
 
 
-def findings(report: LedgerReport) -> list[str]:
+def findings(report: LedgerReport, stream: str = "") -> list[str]:
     """What a verification found, in sentences."""
+    what = f"Stream {stream} (ledger {report.ledger_id})" if stream else f"Ledger {report.ledger_id}"
     verdict = "good" if report.complete else "good, but has holes" if report.good else "NOT good"
     text = (
-        f"Ledger {report.ledger_id} is {verdict}: {report.entries:,} entries, {report.copies:,} of "
+        f"{what} is {verdict}: {report.entries:,} entries, {report.copies:,} of "
         f"{report.copies_wanted:,} copies there and right"
     )
     lines = [text + ("." if report.complete else ":")]
