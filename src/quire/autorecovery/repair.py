@@ -41,11 +41,13 @@ class UnderReplication:
         looked_at: how many ledgers were looked at.
         ledgers: those that lack something, or that name lost bookies.
         blocked: the ledgers that cannot be looked at, with why.
+        streams: the names of the streams among those two; None: it has no name, or one that cannot be read.
     """
 
     looked_at: int = 0
     ledgers: dict[int, UnderReplicatedLedger] = field(default_factory=dict)
     blocked: dict[int, QuireError] = field(default_factory=dict)
+    streams: dict[int, str | None] = field(default_factory=dict)
 
     @property
     def entries(self) -> int:
@@ -128,6 +130,7 @@ class ClusterRepair:
         Args:
             seen: called with each ledger when it has been looked at.
         """
+        records = self._client.records
         found, known = UnderReplication(), await self._known()
 
         async def one(ledger_id: int) -> None:
@@ -142,9 +145,12 @@ class ClusterRepair:
             seen(ledger_id)
 
         tasks: set[asyncio.Task[None]] = set()
+        streams: set[int] = set()
         try:
-            async for ledger_id in self._client.records.ids():
-                tasks.add(asyncio.create_task(one(ledger_id)))
+            async for listed in records.listed():
+                if listed.is_stream:
+                    streams.add(listed.ledger_id)
+                tasks.add(asyncio.create_task(one(listed.ledger_id)))
                 if len(tasks) == LEDGERS_MAX:
                     await _some_of(tasks)
             while tasks:
@@ -153,6 +159,7 @@ class ClusterRepair:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        found.streams = await records.streams.names_of(streams & {*found.ledgers, *found.blocked})
         return found
 
     async def look_at(self, ledger_id: int) -> UnderReplicatedLedger | None:

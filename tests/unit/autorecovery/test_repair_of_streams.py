@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.autorecovery.repair import ClusterRepair
-from quire.cli.cluster.marked import marked_ledgers
+from quire.cli.cluster.marked import marked_ledgers, shown
 from quire.client.access import LedgerAccess
 from quire.client.bookies.bookies import AddRequester
 from quire.client.client import Client
@@ -274,7 +274,13 @@ def test_an_auditor_and_a_worker_repair_a_stream_and_leave_its_open_fragment(mod
         assert found.attempts is not None
         assert found.attempts.waits is WaitsFor.WRITER
         (row,), _ = cluster.run(marked_ledgers(cluster.client.records, cluster.marks))
-        assert (row["ledger_id"], row["copies_left"], row["bookies"]) == (ledger_id, 2, [gone])
+        assert (row["ledger_id"], row["stream"], row["copies_left"], row["bookies"]) == (
+            ledger_id,
+            "s",
+            2,
+            [gone],
+        )
+        assert shown(row)["ledger_id"] == f"{ledger_id} (stream s)"
         assert cluster.run(stream.show()).term == 3, "nobody has taken it over"
         assert named(-1) == {*ensemble}
         # The next writer moves it on; what is decided then is repaired, and the marks go.

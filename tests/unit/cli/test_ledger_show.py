@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from quire.cli.ledger.ledger_show import SHOWN_MAX, guarantee_text
+from quire.cli.ledger.ledger_show import SHOWN_MAX, guarantee_text, id_text
 from quire.cli.main import app
 from quire.core.ledger.guarantee import GIVEN_UP, GUARANTEED
 from quire.core.ledger.metadata import LedgerState, new_stream
@@ -48,10 +48,11 @@ def test_a_damaged_record_does_not_hide_the_other_ledgers_and_streams(tmp_path: 
             for ledger_id in (1, 2, 3):
                 value = ledger_metadata.serialize(replace(OPEN, ledger_id=ledger_id))
                 await store.create(OF_LEDGERS.key(ledger_id), b"junk" if ledger_id == 2 else value)
-            for stream_id in (4, 5):
+            for stream_id in (4, 5, 6):
                 value = encode_stream(new_stream(replace(OPEN, ledger_id=stream_id, custom=()), owner=1))
                 await store.create(OF_STREAMS.key(stream_id), b"junk" if stream_id == 5 else value)
-                await store.create(stream_name_key(f"s{stream_id}"), encode_stream_name(stream_id))
+                if stream_id != 6:
+                    await store.create(stream_name_key(f"s{stream_id}"), encode_stream_name(stream_id))
 
     def said(*arguments: str, code: int = 0) -> tuple[list[dict[str, object]], str]:
         done = CliRunner().invoke(app, [*arguments, "--json", "--cluster", f"sqlite:{path}"])
@@ -70,7 +71,14 @@ def test_a_damaged_record_does_not_hide_the_other_ledgers_and_streams(tmp_path: 
     assert "the record of stream 5" in notes
     [status], _ = said("cluster", "status", code=5)
     assert (status["ledgers"], status["all_counted"]) == ({"open": 2, "damaged": 1}, True)
-    assert status["streams"] == {"open": 1, "damaged": 1}
+    assert status["streams"] == {"open": 2, "damaged": 1}
+    assert "the record of stream 5" in said("ledger", "show", "5", code=1)[1]
+    assert "stream 6 has no name" in said("ledger", "show", "6", code=1)[1]
+    assert [id_text(one, {4: "s4", 6: None}) for one in (1, 4, 6)] == [
+        "1",
+        "4 (stream s4)",
+        "6 (a stream without a readable name)",
+    ]
 
 
 def test_a_list_for_programs_has_all_ledgers_and_one_for_people_says_that_more_follow(tmp_path: Path) -> None:

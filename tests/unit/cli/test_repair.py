@@ -85,6 +85,9 @@ def test_a_bookie_that_is_gone_is_counted_planned_for_and_replaced(
 ) -> None:
     gone = cluster.bookies[3]
     whole, halved = on(quire, gone), on(quire, gone, *STRIPED)
+    stream = objects(quire("stream", "create", "clicks", "-E", "4", "-w", "3", "--json"))[0]["ledger_id"]
+    quire("stream", "append", "clicks", given=LINES)
+    quire("stream", "close", "clicks", "--yes")
     cluster.kill(3)
 
     rows = objects(quire("cluster", "under-replication", "--json", code=5))
@@ -93,7 +96,13 @@ def test_a_bookie_that_is_gone_is_counted_planned_for_and_replaced(
     assert found["gone", 2]["bookies"] == [gone.id]
     assert found["gone only", 0]["entries"] == 100
     assert f"--bookie {gone.id}" in found["gone", 2]["needs"]
-    assert "gone only" in quire("cluster", "under-replication", code=5).stdout
+    said = quire("cluster", "under-replication", code=5)
+    assert "gone only" in said.stdout
+    assert found["gone", 2]["streams"] == {str(stream): "clicks"}
+    assert f"Streams among these ledgers: {stream} (stream clicks)." in said.stderr
+    incomplete = quire("ledger", "verify", "--all", code=1).stdout
+    assert f"Stream clicks (ledger {stream}) is good, but has holes" in incomplete
+    quire("stream", "delete", "clicks", "--yes", "--force")
 
     # It is only down until a person says that it is gone.
     assert objects(quire("cluster", "repair", "--dry-run", "--json"))[0]["entries"] == 0

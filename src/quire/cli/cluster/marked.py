@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.cli.console.output import counted, human_bytes, human_duration
+from quire.cli.ledger.ledger_show import id_text
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.repair.rate import seconds_left
 from quire.core.repair.under_replicated_marks import WaitsFor
@@ -47,6 +48,7 @@ async def marked_ledgers(
     # Nothing is attempted while auto-recovery is off or has no worker, whatever a ledger waited for before.
     waits = WAITS if enabled and workers else {**WAITS, WaitsFor.ATTEMPT: waiting}
     rows: list[dict[str, Any]] = []
+    perhaps_streams: dict[int, tuple[dict[str, Any], bool]] = {}
     left, left_bytes = 0, 0
     ids = sorted({*missing, *own})
     for start in range(0, len(ids), READS_MAX):
@@ -57,7 +59,13 @@ async def marked_ledgers(
                 ledger_id, record, missing.get(ledger_id), own.get(ledger_id), locks, waiting, waits
             )
             rows.append(row)
+            if record is None or record.terms is not None:  # one that cannot be read may be a stream's
+                perhaps_streams[ledger_id] = row, record is not None
             left, left_bytes = left + by_worker, left_bytes + by_worker * row["bytes"]
+    for ledger_id, name in (await records.streams.names_of(perhaps_streams)).items():
+        row, is_stream = perhaps_streams[ledger_id]
+        if is_stream or name is not None:
+            row["stream"] = name
     rows.sort(key=lambda row: (row["copies_left"], row["bytes"], row["ledger_id"]))
     rate, ledger_rate = sum(one.bytes_per_s for one in workers), sum(one.ledgers_per_hour for one in workers)
     estimate_s = seconds_left(left, left_bytes, ledger_rate, rate)
@@ -132,7 +140,9 @@ def _row(
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """A row as people read it."""
     named = f" ({', '.join(row['bookies'])})" if row["bookies"] else ""
+    streams = {row["ledger_id"]: row["stream"]} if "stream" in row else {}
     return row | {
+        "ledger_id": id_text(row["ledger_id"], streams),
         "reasons": ", ".join(row["reasons"]) + named,
         "age": None if row["age_s"] is None else human_duration(row["age_s"]),
         "size": f"about {human_bytes(row['bytes'])}",

@@ -9,7 +9,7 @@ from quire.cli.console.options import argument, option
 from quire.cli.console.output import Output, attributes, human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from quire.cli.console.picture import FragmentFacts
     from quire.client.repairing.inspection import HeldStripes
@@ -103,6 +103,18 @@ async def name_of(client: QuireClient, ledger_id: int) -> str:
         msg = f"stream {ledger_id} has no name in the metadata store, or one that cannot be read"
         raise NoSuchStreamError(msg, ledger_id=ledger_id)
     return name
+
+
+def id_text(ledger_id: int, streams: Mapping[int, str | None]) -> str:
+    """An id, with its name if it is one of these streams'; None: there is no name that can be read."""
+    if ledger_id not in streams:
+        return f"{ledger_id}"
+    name = streams[ledger_id]
+    return (
+        f"{ledger_id} (stream {name})"
+        if name is not None
+        else f"{ledger_id} (a stream without a readable name)"
+    )
 
 
 def facts_of(record: LedgerMetadata) -> dict[str, object]:

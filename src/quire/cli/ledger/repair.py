@@ -16,7 +16,7 @@ from quire.cli.ledger.ledger_show import LedgerArgument
 from quire.cli.ledger.repair_show import (
     MB,
     RATE_MAX,
-    note_blocked,
+    note_named,
     show_end,
     show_plan,
     show_plan_of_one,
@@ -186,7 +186,7 @@ async def under_replication(client: QuireClient, out: Output, password: RepairPa
     columns = ("reason", "copies_left", "entries", "size", "ledgers", "needs")
     none = f"No copy is missing: {counted(found.looked_at, 'ledger')} looked at."
     out.rows(columns, rows, shown=shown, none=none)
-    note_blocked(out, found)
+    note_named(out, found)
     return EXIT_FAILED if found.blocked else EXIT_ATTENTION if rows else 0
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.console.output import Output, attributes, counted, human_bytes, human_duration
+from quire.cli.ledger.ledger_show import id_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,6 +43,7 @@ def under_replication_rows(found: UnderReplication) -> list[dict[str, Any]]:
             "entries": row["entries"],
             "bytes": row["bytes"],
             "ledgers": len(row["of"]),
+            "streams": {str(one): found.streams[one] for one in sorted(row["of"] & found.streams.keys())},
             "bookies": sorted(row["bookies"]),
             "needs": _needs(reason, sorted(row["bookies"])),
         }
@@ -91,13 +93,18 @@ def show_plan(out: Output, found: UnderReplication, rate: float | None) -> None:
         "blocked": {str(ledger): error.message for ledger, error in found.blocked.items()},
     }
     out.result(facts, text + ".")
-    note_blocked(out, found)
+    note_named(out, found)
 
 
-def note_blocked(out: Output, found: UnderReplication) -> None:
-    """Name the ledgers that could not be looked at."""
-    for error in list(found.blocked.values())[:LISTED_MAX]:
-        out.note(f"not looked at: {error.message}")
+def note_named(out: Output, found: UnderReplication) -> None:
+    """Name the streams among the ledgers that lack copies, and the ledgers that could not be looked at."""
+    named = [id_text(one, found.streams) for one in sorted(found.streams.keys() & found.ledgers.keys())]
+    if named and not out.as_json:
+        more = f" and {len(named) - LISTED_MAX:,} more: --json lists all" * (len(named) > LISTED_MAX)
+        out.note(f"Streams among these ledgers: {', '.join(named[:LISTED_MAX])}{more}.")
+    for ledger_id, error in list(found.blocked.items())[:LISTED_MAX]:
+        which = f"{id_text(ledger_id, found.streams)}: " if ledger_id in found.streams else ""
+        out.note(f"not looked at: {which}{error.message}")
     if len(found.blocked) > LISTED_MAX:
         out.note(f"{len(found.blocked) - LISTED_MAX:,} more could not be looked at: --json lists all")
 
@@ -232,7 +239,10 @@ def show_totals(out: Output, found: UnderReplication, totals: RepairTotals) -> i
     }
     ends = ", ".join(f"{number:,} {name}" for name, number in counts.items()) or "none to repair"
     lines = [f"Ledgers: {ends}. {counted(totals.entries, 'entry')} copied, {human_bytes(totals.bytes)}."]
-    lines += [f"  ledger {ledger}: {why}" for ledger, why in list(left.items())[:LISTED_MAX]]
+    lines += [
+        f"  ledger {id_text(int(ledger), found.streams)}: {why}"
+        for ledger, why in list(left.items())[:LISTED_MAX]
+    ]
     if len(left) > LISTED_MAX:
         lines.append(f"  {len(left) - LISTED_MAX:,} more: --json lists all")
     for name, what in (("lost", "are lost"), ("gone_only", "may be on lost bookies only")):
