@@ -62,8 +62,8 @@ async def marked_ledgers(
             if record is None or record.terms is not None:  # one that cannot be read may be a stream's
                 perhaps_streams[ledger_id] = row, record is not None
             left, left_bytes = left + by_worker, left_bytes + by_worker * row["bytes"]
-    for ledger_id, name in (await records.streams.names_of(perhaps_streams)).items():
-        row, is_stream = perhaps_streams[ledger_id]
+    for stream_id, name in (await records.streams.names_of(perhaps_streams)).items():
+        row, is_stream = perhaps_streams[stream_id]
         if is_stream or name is not None:
             row["stream"] = name
     rows.sort(key=lambda row: (row["copies_left"], row["bytes"], row["ledger_id"]))
