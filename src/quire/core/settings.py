@@ -82,7 +82,12 @@ def check_setting(
         MisuseError: naming the setting, its value and what it may be.
     """
     if value not in allowed:
-        raise error(f"{name} must be {allowed}, got {value!r}")
+        raise error(mistake(name, allowed, value))
+
+
+def mistake(name: str, allowed: object, value: object) -> str:
+    """What is said of a setting's value that is not allowed, by every surface that takes settings."""
+    return f"{name} must be {allowed}, got {value!r}"
 
 
 def doubled(pause: N, most: N, times: int = 1) -> N:

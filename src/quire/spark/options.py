@@ -18,10 +18,12 @@ from enum import Enum, Flag, auto
 from typing import Any, Final, TypeVar
 
 from quire.core.errors import MisuseError
+from quire.core.settings import Choice, mistake
 from quire.env import numbers
 from quire.log.times import parse_time
 
 Options = TypeVar("Options")
+V = TypeVar("V")
 
 _SPARKS_OWN: Final = ("path", "paths", "checkpointLocation", "queryName")
 """What Spark adds by itself."""
@@ -101,17 +103,8 @@ def rows_of(options: type) -> tuple[Option, ...]:
 
 def choice(kind: type[Enum]) -> Callable[[SparkOptions, str], Any]:
     """The way to read an option that is one of a few words, the values of `kind`."""
-
-    def read(raw: SparkOptions, name: str) -> Any:
-        text = raw.text_or_default(name)
-        if text is None:
-            return None
-        values = [str(each.value) for each in kind]
-        if text.strip().lower() not in values:
-            raise use_error(f"{name} is one of {', '.join(values)}: got '{text}'.")
-        return kind(text.strip().lower())
-
-    return read
+    words = {str(each.value): each for each in kind}
+    return lambda raw, name: raw.value(name, lambda text: words.get(text.strip().lower()), Choice(words))
 
 
 def size_of(text: str) -> int | None:
@@ -204,6 +197,23 @@ class SparkOptions:
         written = self.text(name)
         return (self.default(name) or None) if written is None else written
 
+    def value(self, name: str, parse: Callable[[str], V | None], allowed: object) -> V | None:
+        """What an option, as it was written or by default, means; None without either.
+
+        Args:
+            name: the option's.
+            parse: the meaning of a text; None for one that has none.
+            allowed: what the option may be.
+
+        Raises:
+            SparkUseError: it is something else.
+        """
+        text = self.text_or_default(name)
+        found = None if text is None else parse(text)
+        if text is not None and found is None:
+            raise use_error(f"{mistake(name, allowed, text)}.")
+        return found
+
     def cluster(self, name: str) -> str:
         """The cluster's URI, from the option or the environment.
 
@@ -235,27 +245,13 @@ class SparkOptions:
 
     def size(self, name: str) -> int | None:
         """Bytes, at least one; None when nothing was written and there is no default."""
-        text = self.text_or_default(name)
-        if text is None:
-            return None
-        found = size_of(text)
-        if found is None:
-            raise use_error(f"{name} is a size like 128m, 512k or 1g: got '{text}'.")
-        return found
+        return self.value(name, size_of, "a size like 128m, 512k or 1g")
 
     def count(self, name: str) -> int | None:
         """A whole number from 1; None when nothing was written and there is no default."""
-        text = self.text_or_default(name)
-        if text is None:
-            return None
-        number = number_of(text)
-        if not number:
-            raise use_error(f"{name} is a whole number from 1: got '{text}'.")
-        return number
+        return self.value(name, lambda text: number_of(text) or None, "an integer from 1")
 
     def flag(self, name: str) -> bool:
-        """True or false."""
-        text = self.text_or_default(name) or ""
-        if text.strip().lower() not in {"true", "false"}:
-            raise use_error(f"{name} is true or false: got '{text}'.")
-        return text.strip().lower() == "true"
+        """True or false; one that has no default is false."""
+        flags = {"true": True, "false": False}
+        return bool(self.value(name, lambda text: flags.get(text.strip().lower()), Choice(flags)))

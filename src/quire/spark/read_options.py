@@ -220,12 +220,8 @@ def _records(raw: SparkOptions, *names: str) -> int | None:
 
 
 def _cursor(raw: SparkOptions, cursor: str) -> str | None:
-    name = raw.text(cursor)
-    if name is None:
-        return None
-    if not CURSOR_NAME.fullmatch(name):
-        raise use_error(f"a cursor's name is 1 to 128 letters, digits and any of . _ -: got '{name}'.")
-    return name
+    allowed = "1 to 128 letters, digits and any of . _ -"
+    return raw.value(cursor, lambda name: name if CURSOR_NAME.fullmatch(name) else None, allowed)
 
 
 def _describe(raw: SparkOptions, name: str) -> Describe | None:

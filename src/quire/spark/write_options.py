@@ -102,13 +102,7 @@ def _quorums(raw: SparkOptions, *names: str) -> tuple[int, int, int] | None:
 
 
 def _version(raw: SparkOptions, name: str) -> int | None:
-    text = raw.text(name)
-    if text is None:
-        return None
-    number = number_of(text)
-    if number is None:
-        raise use_error(f"txnVersion is a whole number from 0: got '{text}'.")
-    return number
+    return raw.value(name, number_of, "an integer from 0")
 
 
 def _inline_bytes(raw: SparkOptions, name: str) -> int | None:

@@ -70,7 +70,7 @@ def test_a_list_of_paths_comes_as_json():
 def test_digits_that_are_no_number_of_64_bits_are_refused():
     assert read(path=f"ledger:{2**63 - 1}").sources[0].ledger_id == 2**63 - 1
     for digits in ("²", str(2**63), "9" * 5000):
-        assert "is a whole number from 1" in refused(rowsPerBatch=digits)
+        assert "must be an integer from 1, got" in refused(rowsPerBatch=digits)
         assert "names no ledger" in refused(path=f"ledger:{digits}")
         assert "startingTimestamp" in refused(startingTimestamp=digits)
     assert "asOf is what quire.spark.read_options gives" in refused(asOf=AS_OF.replace("23", "1e400"))
@@ -112,10 +112,10 @@ def test_the_texts_of_the_refusals():
         "quire: option 'cursor' belongs to a streaming read, this is a batch read. Leave it out."
     )
     assert "option 'txnAppId' belongs to writing, this is a batch read" in refused(txnappid="x")
-    assert refused(splitBytes="lots") == "quire: splitBytes is a size like 128m, 512k or 1g: got 'lots'."
-    assert refused(minPartitions="0") == "quire: minPartitions is a whole number from 1: got '0'."
-    assert refused(failOnDataLoss="maybe") == "quire: failOnDataLoss is true or false: got 'maybe'."
-    assert refused(isolation="dirty") == "quire: isolation is one of confirmed, sealed: got 'dirty'."
+    assert refused(splitBytes="lots") == "quire: splitBytes must be a size like 128m, 512k or 1g, got 'lots'."
+    assert refused(minPartitions="0") == "quire: minPartitions must be an integer from 1, got '0'."
+    assert refused(failOnDataLoss="maybe") == "quire: failOnDataLoss must be one of true, false, got 'maybe'."
+    assert refused(isolation="dirty") == "quire: isolation must be one of confirmed, sealed, got 'dirty'."
     assert refused(startingTimestamp="noon").startswith("quire: startingTimestamp is ISO text like")
     assert refused(path="ledger:x") == "quire: 'ledger:x' names no ledger: write its number, like ledger:17."
     assert refused(cluster="memory:").startswith("quire: a memory: cluster lives in one process")
@@ -164,7 +164,7 @@ def test_what_only_a_stream_has():
         stream(endingOffsets="latest")
     with pytest.raises(SparkUseError, match="'describe' belongs to a batch read"):
         stream(describe="logs")
-    with pytest.raises(SparkUseError, match="a cursor's name is"):
+    with pytest.raises(SparkUseError, match="cursor must be 1 to 128 letters"):
         stream(cursor="a/b")
 
 

@@ -72,8 +72,8 @@ def test_options_have_their_values():
         ({"ensemble": "3"}, "ensemble, writeQuorum and ackQuorum go together"),
         ({"ensemble": "2", "writeQuorum": "3", "ackQuorum": "2"}, "quire: "),
         ({"txnAppId": "etl"}, "txnAppId and txnVersion go together"),
-        ({"txnAppId": "etl", "txnVersion": "x"}, "txnVersion is a whole number from 0: got 'x'"),
-        ({"txnAppId": "etl", "txnVersion": "9" * 20}, "txnVersion is a whole number from 0: got '999"),
+        ({"txnAppId": "etl", "txnVersion": "x"}, "txnVersion must be an integer from 0, got 'x'"),
+        ({"txnAppId": "etl", "txnVersion": "9" * 20}, "txnVersion must be an integer from 0, got '999"),
         ({"txnPart": "left"}, "txnPart and txnOnReset belong to a named write: set txnAppId and txnVersion"),
         ({"txnOnReset": "skip"}, "txnPart and txnOnReset belong to a named write"),
         ({"txnAppId": "a", "txnVersion": "1", "txnPart": " "}, "txnPart is empty: name the part"),
@@ -85,7 +85,7 @@ def test_options_have_their_values():
         ),
         (
             {"onCheckpointReset": "go on", "stream": True},
-            "onCheckpointReset is one of error, append, skip: got 'go on'",
+            "onCheckpointReset must be one of error, append, skip, got 'go on'",
         ),
         ({"txnAppId": "a", "txnVersion": "1", "stream": True}, "a stream is counted by its own query id"),
         ({"codec": "rows", "compression": "lz4"}, "compression needs codec=arrow"),
@@ -93,7 +93,7 @@ def test_options_have_their_values():
         ({"overwrite": True, "path": "", "log_column": True}, "overwrite and complete need one log"),
         ({"startingOffsets": "latest"}, "option 'startingOffsets' belongs to"),
         ({"cursor": "c", "stream": True}, "option 'cursor' belongs to a streaming read, this is writing"),
-        ({"orderBy": "size"}, "orderBy is one of partition, timestamp: got 'size'"),
+        ({"orderBy": "size"}, "orderBy must be one of partition, timestamp, got 'size'"),
     ],
 )
 def test_a_write_that_cannot_be_meant_is_refused(options, text):
