@@ -11,7 +11,7 @@ from quire.core.errors import ArchivedError
 from quire.log.config import LogConfig
 from quire.spark.jobs import archive
 from quire.spark.jobs.archive import COLUMNS
-from quire.spark.jobs.stored import RecordDigest
+from quire.spark.jobs.stored import digest_of
 from quire.spark.jobs.table_formats import commit_delta
 
 pytestmark = pytest.mark.spark
@@ -173,10 +173,7 @@ def test_a_digest_does_not_depend_on_how_records_are_cut_and_on_nothing_else():
     whole = batch(values)
 
     def of(*parts):
-        digest = RecordDigest()
-        for part in parts:
-            digest.update(part)
-        return digest.digest()
+        return digest_of(each for part in parts for each in part.to_batches()).digest()
 
     assert of(whole) == of(whole.slice(0, 3), whole.slice(3)) == of(*(whole.slice(n, 1) for n in range(7)))
     others = {

@@ -17,7 +17,7 @@ from quire.log.collecting import LogCollector
 from quire.log.heads import LogHeads
 from quire.spark.options import SparkOptions
 from quire.spark.read_options import READ_OPTIONS
-from quire.spark.sink import batch_sink, stream_sink
+from quire.spark.sink import BatchSink, StreamSink
 from quire.spark.source import QuireDataSource
 from quire.spark.staged import Failpoints
 from quire.spark.write_options import WRITE_OPTIONS
@@ -175,10 +175,10 @@ def faulty(step, flag):
             return "quire_faulty"
 
         def writer(self, schema, overwrite):
-            return batch_sink(self._mine, schema, overwrite=overwrite, failpoints=Failpoints(at))
+            return BatchSink(self._mine, schema, overwrite=overwrite, failpoints=Failpoints(at))
 
         def streamWriter(self, schema, overwrite):
-            return stream_sink(self._mine, schema, overwrite=overwrite, failpoints=Failpoints(at))
+            return StreamSink(self._mine, schema, overwrite=overwrite, failpoints=Failpoints(at))
 
     return Faulty
 

@@ -22,8 +22,6 @@ from quire.client.access import LedgerAccess
 from quire.client.reading.lost_entries import LostEntries, lost_entries
 from quire.client.reading.reader import LedgerReader
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.spark.packing import EntrySpan
-from quire.spark.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -45,7 +43,8 @@ async def _connect(uri: str) -> QuireClient:
     return await quire.connect(uri)
 
 
-def _client(uri: str) -> QuireClient:
+def client_of(uri: str) -> QuireClient:
+    """This process's client of a cluster."""
     key = (os.getpid(), uri)
     found = _clients.get(key)
     if found is not None and found.store.is_current:
@@ -76,23 +75,12 @@ def call(
     **kwargs: P.kwargs,
 ) -> T:
     """Run a coroutine function with the cluster's client and wait for it."""
-    return loop.current().run(function, _client(uri), *args, **kwargs)
-
-
-def client_of(uri: str) -> QuireClient:
-    """This process's client of a cluster, for what asks nothing of the cluster."""
-    return _client(uri)
+    return loop.current().run(function, client_of(uri), *args, **kwargs)
 
 
 def entry_bytes_max(uri: str) -> int:
     """The largest entry that can be appended."""
-    return _client(uri).config.payload_bytes_max
-
-
-def runs(options: ReadOptions, piece: EntrySpan, *, replica: int) -> Iterator[Entries]:
-    """A piece's entries; see `runs_of`."""
-    assert piece.record is not None, "records of an archive are in Parquet files, not in a ledger"
-    return runs_of(options.cluster, piece.record, piece.first_entry, piece.last_entry, replica=replica)
+    return client_of(uri).config.payload_bytes_max
 
 
 def runs_of(
@@ -114,7 +102,7 @@ def runs_of(
 def iterate(uri: str, function: Callable[[QuireClient], AsyncGenerator[T, None]]) -> Iterator[T]:
     """What an async generator of the cluster's client yields; it goes on only while it is asked for more."""
     background = loop.current()
-    source = function(_client(uri))
+    source = function(client_of(uri))
     try:
         # Nothing that is asked for here is None, so that can stand for the end.
         while (item := background.run(anext, source, None)) is not None:

@@ -59,6 +59,13 @@ class DoctorCheck:
         """For JSON and tables."""
         return asdict(self)
 
+    @classmethod
+    def of(
+        cls, what: str, found: str, remedy: str, *, good: bool, otherwise: Health = Health.ODD
+    ) -> DoctorCheck:
+        """What was seen, with the remedy if it is not good."""
+        return cls(what, Health.GOOD, found) if good else cls(what, otherwise, found, remedy)
+
 
 def examine(cluster: str | None = None) -> Iterator[DoctorCheck]:
     """Look at this machine as a Spark driver would find it.
@@ -89,31 +96,22 @@ def examine_session(conf: Callable[[str, str], str]) -> Iterator[DoctorCheck]:
     pushdown = conf(FILTERS_SETTING, "false").lower()
     version = _version_of("pyspark") or ""
     right = str(keeps_filters_apart(version)).lower()
-    yield DoctorCheck(
-        "filters handed to sources",
-        Health.GOOD if pushdown == right else Health.ODD,
-        f"{FILTERS_SETTING}={pushdown}",
-        ""
-        if pushdown == right
-        else "Set it to true: WHERE on offset and timestamp then reads less."
+    remedy = (
+        "Set it to true: WHERE on offset and timestamp then reads less."
         if right == "true"
         else f"Set it to false: Spark {version} applies the filters of one query to the next one on the same data frame, "
-        "in every Python data source. To read less, use the options of quire.spark.read_options.",
+        "in every Python data source. To read less, use the options of quire.spark.read_options."
     )
+    found = f"{FILTERS_SETTING}={pushdown}"
+    yield DoctorCheck.of("filters handed to sources", found, remedy, good=pushdown == right)
     reuse = conf("spark.python.worker.reuse", "true")
-    yield DoctorCheck(
-        "workers used again",
-        Health.GOOD if reuse == "true" else Health.ODD,
-        f"spark.python.worker.reuse={reuse}",
-        "" if reuse == "true" else "Set it to true: a micro-batch takes several times as long without.",
-    )
+    found = f"spark.python.worker.reuse={reuse}"
+    remedy = "Set it to true: a micro-batch takes several times as long without."
+    yield DoctorCheck.of("workers used again", found, remedy, good=reuse == "true")
     zone = conf("spark.sql.session.timeZone", "")
-    yield DoctorCheck(
-        "zone of timestamps",
-        Health.GOOD if zone in {"UTC", "Etc/UTC", "Z"} else Health.ODD,
-        f"spark.sql.session.timeZone={zone or 'of the machine'}",
-        "" if zone in {"UTC", "Etc/UTC", "Z"} else "Set it to UTC, so that shown times are the log's.",
-    )
+    found = f"spark.sql.session.timeZone={zone or 'of the machine'}"
+    remedy = "Set it to UTC, so that shown times are the log's."
+    yield DoctorCheck.of("zone of timestamps", found, remedy, good=zone in {"UTC", "Etc/UTC", "Z"})
 
 
 def _version_of(package: str) -> str | None:
@@ -126,18 +124,15 @@ def _version_of(package: str) -> str | None:
 
 def _spark() -> DoctorCheck:
     version = _version_of("pyspark") or "of a platform"
-    if version.startswith(TESTED):
-        return DoctorCheck("pyspark", Health.GOOD, version)
-    return DoctorCheck("pyspark", Health.ODD, version, f"Tested with {' and '.join(TESTED)}.")
+    remedy = f"Tested with {' and '.join(TESTED)}."
+    return DoctorCheck.of("pyspark", version, remedy, good=version.startswith(TESTED))
 
 
 def _pyarrow() -> DoctorCheck:
     version = importlib.metadata.version("pyarrow")
-    if int(version.split(".")[0]) < PYARROW_AT_LEAST:
-        return DoctorCheck(
-            "pyarrow", Health.BAD, version, f"Spark's data sources need {PYARROW_AT_LEAST} or later."
-        )
-    return DoctorCheck("pyarrow", Health.GOOD, version)
+    new_enough = int(version.split(".")[0]) >= PYARROW_AT_LEAST
+    remedy = f"Spark's data sources need {PYARROW_AT_LEAST} or later."
+    return DoctorCheck.of("pyarrow", version, remedy, good=new_enough, otherwise=Health.BAD)
 
 
 def _java() -> DoctorCheck:
@@ -152,9 +147,8 @@ def _java() -> DoctorCheck:
         return DoctorCheck("java", Health.BAD, f"{java}: {error}", remedy)
     first = _lines(said.stderr or said.stdout, f"{java} says nothing of its version")[0]
     number = first.partition('"')[2].partition(".")[0].strip('"')
-    if number.isdigit() and int(number) in JAVA_VERSIONS:
-        return DoctorCheck("java", Health.GOOD, first)
-    return DoctorCheck("java", Health.ODD, first, "Spark 4 is made for 17 and 21.")
+    tested = number.isdigit() and int(number) in JAVA_VERSIONS
+    return DoctorCheck.of("java", first, "Spark 4 is made for 17 and 21.", good=tested)
 
 
 def _workers_python() -> DoctorCheck:

@@ -14,6 +14,7 @@ import json
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, start_http_server
@@ -67,23 +68,14 @@ class LagListener(StreamingQueryListener):
         self._lags: dict[tuple[str, str], Lag] = {}
         self._names: dict[str, str] = {}
         self._guard = threading.Lock()
-        self._behind = Gauge(
-            "quire_stream_records_behind",
-            "Records that are confirmed and not read yet",
-            _LABELS,
-            registry=registry,
-        )
-        self._offset = Gauge(
-            "quire_stream_offset", "Offset of the next record that is read", _LABELS, registry=registry
-        )
-        self._records = Counter(
-            "quire_stream_records", "Records that batches have read", ["query"], registry=registry
-        )
-        self._batch = Gauge("quire_stream_batch", "The last finished batch", ["query"], registry=registry)
-        self._seconds = Gauge(
-            "quire_stream_batch_seconds", "How long the last batch took", ["query"], registry=registry
-        )
-        self._active = Gauge("quire_stream_active", "1 while the query runs", ["query"], registry=registry)
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        behind = "Records that are confirmed and not read yet"
+        self._behind = gauge("quire_stream_records_behind", behind, _LABELS)
+        self._offset = gauge("quire_stream_offset", "Offset of the next record that is read", _LABELS)
+        self._records = counter("quire_stream_records", "Records that batches have read", ["query"])
+        self._batch = gauge("quire_stream_batch", "The last finished batch", ["query"])
+        self._seconds = gauge("quire_stream_batch_seconds", "How long the last batch took", ["query"])
+        self._active = gauge("quire_stream_active", "1 while the query runs", ["query"])
         if port is not None:
             start_http_server(port, registry=registry)
 

@@ -32,7 +32,7 @@ from quire.spark.options import SparkOptions, SparkUseError, use_error
 from quire.spark.readers import OneSentence
 from quire.spark.row_sums import sum_of
 from quire.spark.staged import Failpoints, StagedPosition, Staging, TargetLog, TaskShare
-from quire.spark.write_options import OrderBy, WriteOptions, parse_write
+from quire.spark.write_options import OrderBy, parse_write
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -51,20 +51,28 @@ class _Sink:
     """What the writers of batches and of streams have in common.
 
     Args:
-        options: of the write.
+        raw: the options of the write.
         schema: of the frame.
+        overwrite: mode overwrite, or output mode complete.
         failpoints: what a test replaces.
+
+    Raises:
+        SparkUseError: columns, options or a log that cannot be meant.
     """
 
     def __init__(
-        self, options: WriteOptions, schema: StructType, failpoints: Failpoints | None = None
+        self, raw: SparkOptions, schema: StructType, *, overwrite: bool, failpoints: Failpoints | None = None
     ) -> None:
-        outgoing.check_columns(schema)
-        self._options = options
-        self._failpoints = failpoints or Failpoints()
-        self._targets: dict[str, TargetLog] = {}
-        if options.log is not None:
-            self._targets[options.log] = staged.target(options, options.log)
+        stream = isinstance(self, DataSourceStreamArrowWriter)
+        log_column = "log" in schema.fieldNames()
+        with OneSentence():
+            options = parse_write(raw, stream=stream, overwrite=overwrite, log_column=log_column)
+            outgoing.check_columns(schema)
+            self._options = options
+            self._failpoints = failpoints or Failpoints()
+            self._targets: dict[str, TargetLog] = {}
+            if options.log is not None:
+                self._target(options.log)
 
     # --- in a task ---------------------------------------------------------------------------------------------
 
@@ -177,7 +185,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
-    """Writes a stream's batches, each once, whatever is restarted."""
+    """Writes a stream's batches, each once, whatever is restarted. Spark makes one for each batch and one for each commit."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Stage one task's rows."""
@@ -211,34 +219,6 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         """Forget one batch's rows."""
         with OneSentence():
             self._abort(messages)
-
-
-def batch_sink(
-    raw: SparkOptions, schema: StructType, *, overwrite: bool, failpoints: Failpoints | None = None
-) -> BatchSink:
-    """The writer of one frame.
-
-    Raises:
-        SparkUseError: columns, options or a log that cannot be meant.
-    """
-    log_column = "log" in schema.fieldNames()
-    with OneSentence():
-        options = parse_write(raw, stream=False, overwrite=overwrite, log_column=log_column)
-        return BatchSink(options, schema, failpoints)
-
-
-def stream_sink(
-    raw: SparkOptions, schema: StructType, *, overwrite: bool, failpoints: Failpoints | None = None
-) -> StreamSink:
-    """The writer of a stream; Spark makes one for each batch and one for each commit.
-
-    Raises:
-        SparkUseError: as `batch_sink`.
-    """
-    log_column = "log" in schema.fieldNames()
-    with OneSentence():
-        options = parse_write(raw, stream=True, overwrite=overwrite, log_column=log_column)
-        return StreamSink(options, schema, failpoints)
 
 
 def _property(context: TaskContext | None, name: str) -> str:

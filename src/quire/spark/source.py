@@ -27,7 +27,7 @@ from quire.spark.positions import AsOf
 from quire.spark.read_options import READ_OPTIONS, parse
 from quire.spark.readers import DescribeReader, LogStreamReader, OneSentence, RecordReader
 from quire.spark.schema import DESCRIPTIONS, default_schema
-from quire.spark.sink import batch_sink, stream_sink
+from quire.spark.sink import BatchSink, StreamSink
 from quire.spark.write_options import WRITE_OPTIONS
 
 
@@ -80,8 +80,8 @@ class QuireDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of one frame."""
-        return batch_sink(self._raw, schema, overwrite=overwrite)
+        return BatchSink(self._raw, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """The writer of a stream."""
-        return stream_sink(self._raw, schema, overwrite=overwrite)
+        return StreamSink(self._raw, schema, overwrite=overwrite)

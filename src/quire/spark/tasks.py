@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import pyarrow as pa
@@ -27,25 +27,8 @@ from quire.wire.batch_format import MalformedBatchError
 
 def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
     """A task's records in order, in batches of at most `rowsPerBatch` records and about 4 MiB."""
-    builder = ArrowBuilder(
-        projection, options.rows_per_batch, from_ms=options.starting_ms, to_ms=options.ending_ms
-    )
-    wanted = Wanted(from_ms=task.from_ms, to_ms=task.to_ms)
-    losses = TaskLosses(options, task.number)
     _settle()
-    lost = check_logs(options, task)
-    for piece in task.pieces:
-        if piece.origin.log in lost:
-            losses.step_over_ledger(piece, lost[piece.origin.log])
-            continue
-        if piece.archive is not None:
-            yield from builder.take()
-            yield from archived.read(piece, options, projection, wanted, losses)
-            continue
-        yield from _read_piece(piece, task.number, wanted, options, projection, builder, losses)
-    yield from builder.take()
-    losses.end()
-    cluster.warn_of_times(task.names(), builder.impossible_times, builder.first_impossible)
+    yield from _TaskReader(task, options, projection).read()
 
 
 @cache
@@ -57,42 +40,82 @@ def _settle() -> None:
     gc.freeze()
 
 
-def _read_piece(
-    piece: EntrySpan,
-    number: int,
-    wanted: Wanted,
-    options: ReadOptions,
-    projection: Projection,
-    builder: ArrowBuilder,
-    losses: TaskLosses,
-) -> Iterator[pa.RecordBatch]:
-    """One piece, without the entries that are proven lost if they are to be stepped over.
+class _TaskReader:
+    """One task under way."""
 
-    What the bookies do not serve, and a file has as well, is read there.
-    """
-    while piece.first_entry <= piece.last_entry:
-        reached = _Reached(piece.first_entry)
-        try:
-            yield from _read_entries(piece, number, wanted, options, builder, reached)
-        except MalformedBatchError as error:
-            raise named(piece, error) from error
-        except UNREADABLE as error:
-            file = _copy(piece)
-            if file is not None:
+    def __init__(self, task: Task, options: ReadOptions, projection: Projection) -> None:
+        self._task, self._options, self._projection = task, options, projection
+        self._wanted = Wanted(from_ms=task.from_ms, to_ms=task.to_ms)
+        self._builder = ArrowBuilder(
+            projection, options.rows_per_batch, from_ms=options.starting_ms, to_ms=options.ending_ms
+        )
+        self._losses = TaskLosses(options, task.number)
+        self._next_entry = 0
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """All records."""
+        builder = self._builder
+        lost = check_logs(self._options, self._task)
+        for piece in self._task.pieces:
+            if piece.origin.log in lost:
+                self._losses.step_over_ledger(piece, lost[piece.origin.log])
+            elif piece.archive is not None:
                 yield from builder.take()
-                rest = replace(piece, first_entry=reached.entry)
-                yield from archived.read_copy(file, rest, options, projection, wanted)
+                yield from archived.read(piece, self._options, self._projection, self._wanted, self._losses)
+            else:
+                yield from self._piece(piece)
+        yield from builder.take()
+        self._losses.end()
+        cluster.warn_of_times(self._task.names(), builder.impossible_times, builder.first_impossible)
+
+    def _piece(self, piece: EntrySpan) -> Iterator[pa.RecordBatch]:
+        """One piece, without the entries that are proven lost if they are to be stepped over.
+
+        What the bookies do not serve, and a file has as well, is read there.
+        """
+        while piece.first_entry <= piece.last_entry:
+            self._next_entry = piece.first_entry
+            try:
+                yield from self._entries(piece)
+            except MalformedBatchError as error:
+                raise named(piece, error) from error
+            except UNREADABLE as error:
+                file = _copy(piece)
+                if file is not None:
+                    yield from self._builder.take()
+                    rest = replace(piece, first_entry=self._next_entry)
+                    yield from archived.read_copy(file, rest, self._options, self._projection, self._wanted)
+                    return
+                piece = replace(piece, first_entry=self._losses.step_over(piece, error) + 1)
+            else:
                 return
-            piece = replace(piece, first_entry=losses.step_over(piece, error) + 1)
-        else:
-            return
 
-
-@dataclass(slots=True)
-class _Reached:
-    """The next entry of a piece that is to be read."""
-
-    entry: int
+    def _entries(self, piece: EntrySpan) -> Iterator[pa.RecordBatch]:
+        origin, record, builder = piece.origin, piece.record, self._builder
+        expected: int | None = None
+        assert record is not None, "records of an archive are in Parquet files, not in a ledger"
+        for run in cluster.runs_of(
+            self._options.cluster, record, piece.first_entry, piece.last_entry, replica=self._task.number
+        ):
+            if not piece.batches:
+                builder.add_entries(origin, run.entry_ids[0], run.payloads)
+                if builder.full:
+                    yield from builder.take()
+                continue
+            for entry_id, view in views_of(record, run):
+                expected = check_follows(origin, entry_id, view, expected)
+                self._next_entry = entry_id + 1
+                header = view.header
+                if not self._wanted.touches(header.min_ms, header.max_ms):
+                    continue
+                first = origin.first_offset + header.records_before
+                stop = origin.first_offset + header.records_through
+                for start, end in intersect(((first, stop),), piece.offsets):
+                    start, end = view.between(start - first, end - first)  # noqa: PLW2901 - records from here on
+                    if start < end:
+                        builder.add_batch(origin, entry_id, view, start, end)
+                if builder.full:
+                    yield from builder.take()
 
 
 def _copy(piece: EntrySpan) -> ArchiveFile | None:
@@ -107,37 +130,3 @@ def _copy(piece: EntrySpan) -> ArchiveFile | None:
         return None
     except ArchiveError as error:
         raise named(piece, error, archived.NEITHER) from error
-
-
-def _read_entries(
-    piece: EntrySpan,
-    number: int,
-    wanted: Wanted,
-    options: ReadOptions,
-    builder: ArrowBuilder,
-    reached: _Reached,
-) -> Iterator[pa.RecordBatch]:
-    origin = piece.origin
-    expected: int | None = None
-    record = piece.record
-    assert record is not None
-    for run in cluster.runs(options, piece, replica=number):
-        if not piece.batches:
-            builder.add_entries(origin, run.entry_ids[0], run.payloads)
-            if builder.full:
-                yield from builder.take()
-            continue
-        for entry_id, view in views_of(record, run):
-            expected = check_follows(origin, entry_id, view, expected)
-            reached.entry = entry_id + 1
-            header = view.header
-            if not wanted.touches(header.min_ms, header.max_ms):
-                continue
-            first = origin.first_offset + header.records_before
-            stop = origin.first_offset + header.records_through
-            for start, end in intersect(((first, stop),), piece.offsets):
-                start, end = view.between(start - first, end - first)  # noqa: PLW2901 - records from here on
-                if start < end:
-                    builder.add_batch(origin, entry_id, view, start, end)
-            if builder.full:
-                yield from builder.take()

@@ -14,7 +14,7 @@ from quire.log.collecting import LogCollector
 from quire.spark import cluster as cluster_of_process
 from quire.spark.options import SparkOptions, SparkUseError
 from quire.spark.read_options import READ_OPTIONS
-from quire.spark.sink import BatchSink, batch_sink
+from quire.spark.sink import BatchSink
 from quire.spark.write_options import WRITE_OPTIONS
 from support.local_bookies import LocalBookies
 
@@ -57,7 +57,7 @@ def cluster(tmp_path_factory):
         yield found
 
 
-def sink(cluster, kind=batch_sink, schema=SCHEMA, *, overwrite=False, **options):
+def sink(cluster, kind=BatchSink, schema=SCHEMA, *, overwrite=False, **options):
     given = SparkOptions(
         {"cluster": cluster.uri, "create": "true", **options}, (*READ_OPTIONS, *WRITE_OPTIONS)
     )

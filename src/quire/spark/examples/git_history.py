@@ -47,23 +47,17 @@ class Edit(NamedTuple):
     line: bytes
 
 
+def _git(repository: Path, command: str, *arguments: str) -> list[bytes]:
+    """What a command of Git says of a repository, in the parts that NUL ends."""
+    asked = ["git", "-C", str(repository), *command.split(), *arguments]
+    return subprocess.run(asked, check=True, stdout=subprocess.PIPE).stdout.split(b"\0")  # noqa: S603 - on a path the caller names
+
+
 def edits(repository: Path, tip: str = "HEAD") -> Iterator[Edit]:
     """Every edit of a repository's first-parent history, oldest first."""
-    command = [
-        "git",
-        "-C",
-        str(repository),
-        "log",
-        "--first-parent",
-        "--reverse",
-        "-m",
-        "--raw",
-        "--no-renames",
-    ]
-    command += ["--no-abbrev", "-z", "--format=%x01%H %ct", tip, "--"]
-    found = subprocess.run(command, check=True, stdout=subprocess.PIPE)  # noqa: S603 - git, on a path the caller names
+    log = "log --first-parent --reverse -m --raw --no-renames --no-abbrev -z"
+    fields = iter(_git(repository, log, "--format=%x01%H %ct", tip, "--"))
     commit, time_s = b"", 0
-    fields = iter(found.stdout.split(b"\0"))
     for field in fields:
         text = field.strip(b"\n")
         if text.startswith(_COMMIT):
@@ -76,20 +70,8 @@ def edits(repository: Path, tip: str = "HEAD") -> Iterator[Edit]:
 
 def tree(repository: Path, commit: str = "HEAD") -> dict[bytes, bytes]:
     """What git says: mode and blob of every path at a commit."""
-    command = [
-        "git",
-        "-C",
-        str(repository),
-        "ls-tree",
-        "-r",
-        "-z",
-        "--format=%(objectmode) %(objectname)%x09%(path)",
-    ]
-    found = subprocess.run([*command, commit], check=True, stdout=subprocess.PIPE)  # noqa: S603 - as above
-    return {
-        path: entry
-        for entry, _, path in (line.partition(b"\t") for line in found.stdout.split(b"\0") if line)
-    }
+    lines = _git(repository, "ls-tree -r -z", "--format=%(objectmode) %(objectname)%x09%(path)", commit)
+    return {path: entry for entry, _, path in (line.partition(b"\t") for line in lines if line)}
 
 
 def load(cluster: str, log: str, repository: Path, tip: str = "HEAD") -> dict[str, int]:

@@ -41,7 +41,8 @@ from quire.spark import cluster
 from quire.spark.jobs import command, lists, table_formats, units
 from quire.spark.jobs.archive_files import ArchiveFiles
 from quire.spark.jobs.copied import may_be_copied
-from quire.spark.jobs.stored import RecordDigest, records_of
+from quire.spark.jobs.lists import ListPlan
+from quire.spark.jobs.stored import RecordDigest, digest_of, records_of
 from quire.spark.jobs.table_formats import Content, TableFile
 from quire.spark.jobs.units import Row as Fields
 from quire.spark.options import use_error
@@ -82,7 +83,7 @@ class ArchiveUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchivePlan:
+class ArchivePlan(ListPlan):
     """What a run of the archive job has to do.
 
     Attributes:
@@ -91,11 +92,7 @@ class ArchivePlan:
         strays: files below the log's folder that no item names.
     """
 
-    uri: str
-    log: str
-    log_id: bytes
     root: str
-    password: bytes
     to_write: tuple[ArchiveUnit, ...]
     to_prove: tuple[ArchiveUnit, ...]
     strays: tuple[str, ...]
@@ -173,7 +170,7 @@ def plan(
         unit(item) for item in due if listed[item.ledger_id] in aged or listed[item.ledger_id] not in there
     ]
     strays = sorted(set(there) - set(listed.values()))
-    return ArchivePlan(uri, log, log_id, root, password, tuple(write), tuple(prove), tuple(strays))
+    return ArchivePlan(uri, log, log_id, password, root, tuple(write), tuple(prove), tuple(strays))
 
 
 def run(
@@ -282,11 +279,8 @@ def _write(unit: ArchiveUnit) -> Fields:
 def _prove(unit: ArchiveUnit) -> Fields:
     """Compare the file with the ledger, which is there still."""
     item = unit.item
-    held = RecordDigest()
-    for _ in _row_groups(records_of(unit.uri, unit.password, unit.item), held):
-        pass
     location = _location(unit.root, unit.log_id, item)
-    _compare(location, held)
+    _compare(location, digest_of(records_of(unit.uri, unit.password, item)))
     return {"records": item.count, "file": location.name, "digest": location.digest.hex()}
 
 
@@ -297,9 +291,8 @@ def _compare(location: ArchiveLocation, expected: RecordDigest) -> None:
         ArchiveError: it is damaged, or does not hold these records under its offsets.
     """
     file = open_archive(location)
-    found = RecordDigest()
-    for number in range(len(file.manifest.groups)):
-        found.update(file.read(number, COLUMNS.names))
+    groups = (file.read(number, COLUMNS.names) for number in range(len(file.manifest.groups)))
+    found = digest_of(batch for group in groups for batch in group.to_batches())
     if (found.count, found.digest()) != (expected.count, expected.digest()):
         text = f"archive file {location.path}: it holds {found.count} records that are not the {expected.count} of the ledger"
         raise ArchiveError(text, path=location.path)
@@ -310,17 +303,14 @@ def _row_groups(batches: Iterator[pa.RecordBatch], digest: RecordDigest) -> Iter
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
+        digest.update(batch)
         waiting.append(batch)
         size += batch.nbytes
         if size >= ROW_GROUP_BYTES:
-            table = pa.Table.from_batches(waiting)
-            digest.update(table)
-            yield table
+            yield pa.Table.from_batches(waiting)
             waiting, size = [], 0
     if waiting:
-        table = pa.Table.from_batches(waiting)
-        digest.update(table)
-        yield table
+        yield pa.Table.from_batches(waiting)
 
 
 # --- with the cluster ------------------------------------------------------------------------------------------------

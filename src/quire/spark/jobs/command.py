@@ -32,8 +32,11 @@ class Report:
     __slots__ = ()
 
     def as_dict(self) -> Line:
-        """Its fields; and `ok`, where a job may refuse a part of its work."""
+        """Its fields and properties; and `ok`, where a job may refuse a part of its work."""
         line: Line = asdict(self)  # type: ignore[call-overload]
+        for name, each in vars(type(self)).items():
+            if isinstance(each, property):
+                line[name] = getattr(self, name)
         return line | {"ok": not line["refused"]} if "refused" in line else line
 
 

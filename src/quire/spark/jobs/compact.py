@@ -27,12 +27,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from typer import Option
 
-from quire.core.errors import (
-    CorruptMetadataError,
-    ListChangedError,
-    NoSuchLedgerError,
-    StagedLedgerGoneError,
-)
+from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.log.list import LogHead, LogItem
 from quire.core.log.rewriting import Replacement, replaceable
 from quire.log.cursors import LogCursors
@@ -41,8 +36,9 @@ from quire.log.staging import StagedBy, StagedLedger, stage
 from quire.spark import cluster
 from quire.spark.jobs import command, copied, lists, units
 from quire.spark.jobs.copied import CopyUnit
+from quire.spark.jobs.lists import ListPlan
 from quire.spark.jobs.newest import COLUMNS, KeptOffsets, staying
-from quire.spark.jobs.stored import RecordDigest, records_of
+from quire.spark.jobs.stored import RecordDigest, digest_of, records_of
 from quire.spark.jobs.units import Row as Fields
 from quire.spark.outgoing import EntryPacker
 from quire.spark.write_options import BodyCodec, Compression
@@ -54,10 +50,7 @@ if TYPE_CHECKING:
 DAY_MS = 86_400_000
 TARGET_BYTES = 1 << 30
 PROVEN = ("offset", "timestamp", "key", "value", "headers")
-SCHEMA = (
-    "ledger bigint, token string, replaced bigint, first_offset bigint, next_offset bigint, records bigint, "
-    "kept bigint, bytes bigint, min_time_ms bigint, max_time_ms bigint, seconds double, refused string"
-)
+SCHEMA = f"{copied.SCHEMA}, kept bigint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +81,16 @@ class CompactUnit(CopyUnit):
 
 
 @dataclass(frozen=True, slots=True)
-class CompactPlan:
+class CompactPlan(ListPlan):
     """The ledgers that a compaction copies.
 
     Attributes:
-        log_id: the log.
         end: records below this offset were looked at.
         units: the copies, from the front; ledgers that lose nothing are in none.
         drops_tombstones: whether old tombstones go: only where all that they could remove is looked at.
         items: ledgers of the log now.
     """
 
-    uri: str
-    log: str
-    log_id: bytes
     end: int
     units: tuple[CompactUnit, ...]
     drops_tombstones: bool
@@ -167,7 +156,7 @@ def plan(
     ours = [item for item in replaceable(head, every) if copied.may_be_copied(item)]
     ours = list(takewhile(lambda item: _may_go(item, now_ms - older_than_ms, held), ours))
     if not ours:
-        return CompactPlan(uri, log, log_id, 0, (), False, head.item_count)
+        return CompactPlan(uri, log, log_id, b"", 0, (), False, head.item_count)
     end = ours[-1].next_offset or 0
     below = [item for item in every if head.start_offset < (item.next_offset or 0) <= end]
     drops = below == ours
@@ -178,27 +167,13 @@ def plan(
         part = kept.part(items[0].first_offset or 0, items[-1].next_offset or 0)
         return CompactUnit(uri, log_id, b"", head.settings, tuple(items), "compact", part, compression)
 
-    made = [unit(group) for group in _neighbours(ours, target_bytes)]
+    made = [unit(group) for group in copied.neighbours(ours, target_bytes)]
     losing = tuple(each for each in made if each.kept.count(each.first, each.stop) < each.records)
-    return CompactPlan(uri, log, log_id, end, losing, drops, head.item_count)
+    return CompactPlan(uri, log, log_id, b"", end, losing, drops, head.item_count)
 
 
 def _may_go(item: LogItem, newest_ms: int, held: int | None) -> bool:
     return (item.max_time_ms or 0) <= newest_ms and (held is None or (item.next_offset or 0) <= held)
-
-
-def _neighbours(items: Sequence[LogItem], target_bytes: int) -> list[list[LogItem]]:
-    groups: list[list[LogItem]] = []
-    size = 0
-    for item in items:
-        if groups and groups[-1][-1].next_offset == item.first_offset:
-            size += item.payload_bytes
-            if size <= target_bytes:
-                groups[-1].append(item)
-                continue
-        groups.append([item])
-        size = item.payload_bytes
-    return groups
 
 
 def run(
@@ -216,24 +191,18 @@ def run(
         CorruptMetadataError: a copy does not read back as what it was made of; it is in no list.
     """
     began = time.monotonic()
-    rows: list[Fields] = []
-    refused: list[str] = []
     rounds = units.rounds(work.units, copied.per_round(spark))
-    for by_name, found in units.worked(spark, rounds, _compact, SCHEMA, progress):
-        done = {row["unit"]: row for row in found}
-        made = list(takewhile(lambda row: not row["refused"], (done[name] for name in by_name)))
-        refused += [row["refused"] for row in found if row["refused"]]
-        try:
-            replacements = [copied.replacement(by_name[row["unit"]], row, kept=row["kept"]) for row in made]
-            lists.replace_all(work.uri, work.log_id, b"", replacements, compacted_below=work.end)
-        except (ListChangedError, StagedLedgerGoneError) as error:
-            refused.append(str(error))
-            break
-        if made:
-            units.append(spark, table, made, SCHEMA)
-        rows += made
-        if refused:
-            break
+    rows, refused = lists.replace_in_rounds(
+        spark,
+        work,
+        rounds,
+        _compact,
+        copied.replacement,
+        SCHEMA,
+        table,
+        compacted_below=work.end,
+        progress=progress,
+    )
     head = lists.head_of(work.uri, work.log)
     return CompactReport(
         log=work.log,
@@ -290,7 +259,7 @@ def _fill(unit: CompactUnit, staged: StagedLedger) -> tuple[LogItem, RecordDiges
             held += batch.num_rows
             staying = batch.filter(pa.array(unit.kept.mask(batch.column("offset").to_numpy())))
             if staying.num_rows:
-                digest.update(pa.Table.from_batches([staying.select(PROVEN)]))
+                digest.update(staying.select(PROVEN))
                 send(entries.add(_outgoing(staying)))
         if held != item.count:
             msg = f"ledger {item.ledger_id} holds {held} records, the list says {item.count}: it is not compacted"
@@ -314,9 +283,7 @@ def _prove(unit: CompactUnit, new: LogItem, expected: RecordDigest) -> None:
     Raises:
         CorruptMetadataError: it holds other records than the old ones that stay.
     """
-    found = RecordDigest()
-    for batch in records_of(unit.uri, b"", new):
-        found.update(pa.Table.from_batches([batch.select(PROVEN)]))
+    found = digest_of(batch.select(PROVEN) for batch in records_of(unit.uri, b"", new))
     if (found.count, found.digest()) != (expected.count, expected.digest()):
         msg = f"ledger {new.ledger_id} reads back as {found.count} records that are not the {expected.count} that stay"
         raise CorruptMetadataError(msg, ledger_id=new.ledger_id)

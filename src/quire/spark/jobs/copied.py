@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -50,9 +50,31 @@ class CopyUnit:
         return sum(item.payload_bytes for item in self.items)
 
 
+SCHEMA = (
+    "ledger bigint, token string, replaced bigint, first_offset bigint, next_offset bigint, records bigint, "
+    "bytes bigint, min_time_ms bigint, max_time_ms bigint, seconds double, refused string"
+)
+"""The columns of `row_of`, and what a task adds."""
+
+
 def may_be_copied(item: LogItem) -> bool:
     """Whether an item is a ledger, on bookies, of batches."""
     return item.location is ItemLocation.BOOKIES and item.format == FORMAT_BATCH1.decode()
+
+
+def neighbours(items: Iterable[LogItem], target_bytes: int) -> list[list[LogItem]]:
+    """Items in groups of neighbours with up to `target_bytes` together."""
+    groups: list[list[LogItem]] = []
+    size = 0
+    for item in items:
+        if groups and groups[-1][-1].next_offset == item.first_offset:
+            size += item.payload_bytes
+            if size <= target_bytes:
+                groups[-1].append(item)
+                continue
+        groups.append([item])
+        size = item.payload_bytes
+    return groups
 
 
 def per_round(spark: SparkSession) -> int:
@@ -82,14 +104,9 @@ def plan_row(unit: CopyUnit, **more: int) -> Row:
     return {**offsets, "ledgers": len(unit.items), **more, "bytes": unit.size}
 
 
-def replacement(unit: CopyUnit, row: Row, *, kept: int | None = None) -> Replacement:
-    """What replaces the old items in the list for such a row.
-
-    Args:
-        unit: what the task was asked for.
-        row: what it said.
-        kept: how many records stay, if some were left out.
-    """
+def replacement(unit: CopyUnit, row: Row) -> Replacement:
+    """What replaces the old items in the list for such a row; `kept` are the records that stay, where some are left out."""
+    kept: int | None = row.get("kept")
     new = LogItem(
         LedgerId(row["ledger"]),
         int(row["token"], 16),

@@ -6,7 +6,9 @@ Source: docs/spark-jobs.md; `log/rewriting.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -22,20 +24,19 @@ if TYPE_CHECKING:
     from quire.log.client import QuireClient
 
 
-class Listed(Protocol):
-    """A job's plan that changes a log's list."""
+@dataclass(frozen=True, slots=True)
+class ListPlan:
+    """What a job has to do that changes a log's list.
 
-    @property
-    def uri(self) -> str:
-        """The cluster."""
+    Attributes:
+        uri: the cluster.
+        log_id: the log; `password`: of its ledgers.
+    """
 
-    @property
-    def log_id(self) -> bytes:
-        """The log."""
-
-    @property
-    def password(self) -> bytes:
-        """Of its ledgers."""
+    uri: str
+    log: str
+    log_id: bytes
+    password: bytes
 
 
 def head_of(uri: str, log: str) -> LogHead:
@@ -44,40 +45,39 @@ def head_of(uri: str, log: str) -> LogHead:
     Raises:
         NoSuchLogError: there is no such log.
     """
-    return cluster.call(uri, _identify, log)
+    return cluster.call(uri, lambda client: client.log(log).identify())
 
 
-def replace(
-    uri: str,
-    log_id: bytes,
-    password: bytes,
-    made: Sequence[tuple[Row, Replacement]],
-    *,
-    archive: str = "",
+def _listed(
+    work: ListPlan, made: Sequence[tuple[Row, Replacement]], archive: str, compacted_below: int
 ) -> tuple[list[tuple[Row, Replacement]], list[str]]:
     """List all replacements of a round in one compare-and-swap, or, where one of them is refused, each by itself.
 
+    Those of a compaction are listed together or not at all: none may come before one that is refused.
+
     Args:
-        uri: the cluster.
-        log_id: the log.
-        password: of its ledgers.
+        work: the plan.
         made: in the list's order, each with the row of the task that made it.
         archive: the directory with the files of items that move there.
+        compacted_below: see `LogRewriter.replace`.
 
     Returns:
         Those that are in the list now, and why the others are not.
     """
+    every = [each for _, each in made]
     try:
-        replace_all(uri, log_id, password, [each for _, each in made], archive=archive)
+        replace_all(
+            work.uri, work.log_id, work.password, every, archive=archive, compacted_below=compacted_below
+        )
     except (ListChangedError, StagedLedgerGoneError) as error:
-        if len(made) == 1:
+        if len(made) == 1 or compacted_below:
             return [], [str(error)]
     else:
         return list(made), []
     listed: list[tuple[Row, Replacement]] = []
     refused: list[str] = []
     for one in made:
-        done, why = replace(uri, log_id, password, [one], archive=archive)
+        done, why = _listed(work, [one], archive, compacted_below)
         listed += done
         refused += why
     return listed, refused
@@ -85,7 +85,7 @@ def replace(
 
 def replace_in_rounds(
     spark: SparkSession,
-    work: Listed,
+    work: ListPlan,
     rounds: Iterable[Sequence[U]],
     task: Callable[[U], Iterable[Row]],
     made: Callable[[U, Row], Replacement],
@@ -93,6 +93,7 @@ def replace_in_rounds(
     table: str,
     *,
     archive: str = "",
+    compacted_below: int = 0,
     after: Callable[[Replacement], None] = lambda _: None,
     progress: Progress | None = None,
 ) -> tuple[list[Row], list[str]]:
@@ -107,6 +108,7 @@ def replace_in_rounds(
         schema: the rows' columns besides `unit`.
         table: directory of the results (Parquet), a row for each unit that is listed.
         archive: the directory with the files of items that move there.
+        compacted_below: if it is not 0, the units go from the front, and the first that is refused is the last.
         after: called for each replacement that is in the list.
         progress: called with how many units are done.
 
@@ -117,9 +119,11 @@ def replace_in_rounds(
     refused: list[str] = []
     for by_name, rows in units.worked(spark, rounds, task, schema, progress):
         refused += [row["refused"] for row in rows if row["refused"]]
-        good = sorted((row for row in rows if not row["refused"]), key=lambda row: row["first_offset"])
+        by_unit = {row["unit"]: row for row in rows}
+        choose = takewhile if compacted_below else filter
+        good = choose(_is_made, (by_unit[name] for name in by_name))
         pairs = [(row, made(by_name[row["unit"]], row)) for row in good]
-        replaced, left = replace(work.uri, work.log_id, work.password, pairs, archive=archive)
+        replaced, left = _listed(work, pairs, archive, compacted_below)
         refused += left
         for _, each in replaced:
             after(each)
@@ -127,7 +131,13 @@ def replace_in_rounds(
         if listed:
             units.append(spark, table, listed, schema)
         done += listed
+        if compacted_below and refused:
+            break
     return done, refused
+
+
+def _is_made(row: Row) -> bool:
+    return not row["refused"]
 
 
 def replace_all(
@@ -146,10 +156,6 @@ def replace_all(
     """
     for some in batched(made, REPLACED_AT_ONCE):
         cluster.call(uri, _replace, log_id, password, some, archive, compacted_below)
-
-
-async def _identify(client: QuireClient, log: str) -> LogHead:
-    return await client.log(log).identify()
 
 
 async def _replace(

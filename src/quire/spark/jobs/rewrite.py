@@ -29,6 +29,7 @@ from quire.log.staging import StagedBy
 from quire.spark import cluster
 from quire.spark.jobs import command, copied, lists, units
 from quire.spark.jobs.copied import CopyUnit
+from quire.spark.jobs.lists import ListPlan
 from quire.spark.jobs.units import Row as Fields
 
 if TYPE_CHECKING:
@@ -37,26 +38,17 @@ if TYPE_CHECKING:
 TARGET_BYTES = 1 << 30
 SMALL_PART = 2
 """A ledger below the target's half is worth copying."""
-SCHEMA = (
-    "ledger bigint, token string, replaced bigint, first_offset bigint, next_offset bigint, records bigint, "
-    "bytes bigint, min_time_ms bigint, max_time_ms bigint, seconds double, refused string"
-)
 
 
 @dataclass(frozen=True, slots=True)
-class RewritePlan:
+class RewritePlan(ListPlan):
     """The ledgers that a rewrite copies.
 
     Attributes:
-        log_id: the log.
         units: the copies.
         items: ledgers of the log now; `items_after`: when all is done.
     """
 
-    uri: str
-    log: str
-    log_id: bytes
-    password: bytes
     units: tuple[CopyUnit, ...]
     items: int
 
@@ -105,27 +97,14 @@ def plan(
         NoSuchLogError: there is no such log.
     """
     head = lists.head_of(uri, log)
-    log_id, settings, count = head.log_id, head.settings, head.item_count
-    items = cluster.call(uri, _candidates, log_id, password)
-    groups: list[list[LogItem]] = []
-    size = 0
-    before: LogItem | None = None
-    for item in items:
-        small = item.payload_bytes * SMALL_PART <= target_bytes
-        fits = size + item.payload_bytes <= target_bytes
-        if small and fits and groups and before is not None and before.next_offset == item.first_offset:
-            groups[-1].append(item)
-            size += item.payload_bytes
-        elif small:
-            groups.append([item])
-            size = item.payload_bytes
-        before = item if small else None
-    made = [
-        CopyUnit(uri, log_id, password, settings, tuple(group), "rewrite")
-        for group in groups
+    items = cluster.call(uri, _candidates, head.log_id, password)
+    small = (item for item in items if item.payload_bytes * SMALL_PART <= target_bytes)
+    made = tuple(
+        CopyUnit(uri, head.log_id, password, head.settings, tuple(group), "rewrite")
+        for group in copied.neighbours(small, target_bytes)
         if len(group) >= fewest
-    ]
-    return RewritePlan(uri, log, log_id, password, tuple(made), count)
+    )
+    return RewritePlan(uri, log, head.log_id, password, made, head.item_count)
 
 
 def run(
@@ -142,7 +121,7 @@ def run(
     began = time.monotonic()
     rounds = units.rounds(work.units, copied.per_round(spark))
     rows, refused = lists.replace_in_rounds(
-        spark, work, rounds, _copy, copied.replacement, SCHEMA, table, progress=progress
+        spark, work, rounds, _copy, copied.replacement, copied.SCHEMA, table, progress=progress
     )
     return RewriteReport(
         log=work.log,

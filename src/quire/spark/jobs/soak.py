@@ -18,7 +18,7 @@ import hashlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pyspark.sql import SparkSession
@@ -128,7 +128,7 @@ class SoakPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class SoakReport:
+class SoakReport(command.Report):
     """What a soak found.
 
     Attributes:
@@ -163,10 +163,6 @@ class SoakReport:
     def ok(self) -> bool:
         """Whether everything that was acknowledged is there, once, in its place."""
         return not (self.missing or self.duplicates or self.mismatched or self.misplaced or self.failed)
-
-    def as_dict(self) -> command.Line:
-        """For JSON."""
-        return {**asdict(self), "ok": self.ok}
 
 
 def plan(
@@ -253,7 +249,7 @@ def run(
     report = _report(work, table, rows + failed, began)
     if delete and report.ok:
         for log in work.logs:
-            cluster.call(work.uri, _delete, log)
+            cluster.call(work.uri, lambda client, log: client.log(log).delete(), log)
     return report
 
 
@@ -400,10 +396,6 @@ class SoakVerdict:
             "mismatched": self._mismatched,
             "misplaced": self._misplaced,
         }
-
-
-async def _delete(client: QuireClient, log: str) -> None:
-    await client.log(log).delete()
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

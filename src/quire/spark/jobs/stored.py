@@ -6,7 +6,7 @@ Archiving and compacting prove with it that what they wrote is what was there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +59,14 @@ async def _record(client: QuireClient, password: bytes, item: LogItem) -> Ledger
     return (await LogLedgers(client, password).open(item)).metadata
 
 
+def digest_of(batches: Iterable[pa.RecordBatch]) -> RecordDigest:
+    """The digest of all records of some batches."""
+    digest = RecordDigest()
+    for batch in batches:
+        digest.update(batch)
+    return digest
+
+
 class RecordDigest:
     """A digest over records, the same however they are cut: lengths and bytes of each column have a hash of their own."""
 
@@ -66,12 +74,11 @@ class RecordDigest:
         self._hashes: dict[str, Any] = {}
         self.count = 0
 
-    def update(self, table: pa.Table) -> None:
+    def update(self, batch: pa.RecordBatch) -> None:
         """More records, in the columns of an archive's files."""
-        for batch in table.to_batches():
-            self.count += batch.num_rows
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                self._column(name, column)
+        self.count += batch.num_rows
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            self._column(name, column)
 
     def _column(self, name: str, column: pa.Array) -> None:
         if pa.types.is_list(column.type):

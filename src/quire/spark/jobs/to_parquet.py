@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.functions import expr
 from typer import Option
 
 from quire.spark.jobs import command, lists
@@ -24,7 +25,7 @@ SAMPLE_ROWS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class TableReport:
+class TableReport(command.Report):
     """What the table holds, read back from its files.
 
     Attributes:
@@ -63,10 +64,6 @@ class TableReport:
     def dense(self) -> bool:
         """Whether each offset between the first and the last is there exactly once."""
         return self.missing == 0 and self.duplicates == 0
-
-    def as_dict(self) -> command.Line:
-        """For JSON."""
-        return {**asdict(self), "dense": self.dense}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,34 +159,24 @@ def _totals(frame: DataFrame, compacted_below: int) -> Row:
     found: Row = (
         buckets.groupBy("bucket")
         .agg(
-            *_expressions(
-                "count(*) AS records",
-                "bitmap_count(bitmap_construct_agg(position)) AS offsets",
-                f"count(*) FILTER (WHERE offset < {compacted_below}) AS sparse",
-                "min(offset) AS first",
-                "max(offset) AS last",
-                "sum(coalesce(length(key), 0) + coalesce(length(value), 0)) AS bytes",
-            )
+            expr("count(*) AS records"),
+            expr("bitmap_count(bitmap_construct_agg(position)) AS offsets"),
+            expr(f"count(*) FILTER (WHERE offset < {compacted_below}) AS sparse"),
+            expr("min(offset) AS first"),
+            expr("max(offset) AS last"),
+            expr("sum(coalesce(length(key), 0) + coalesce(length(value), 0)) AS bytes"),
         )
         .agg(
-            *_expressions(
-                "coalesce(sum(records), 0) AS records",
-                "coalesce(sum(offsets), 0) AS offsets",
-                "coalesce(sum(sparse), 0) AS sparse",
-                "min(first) AS first",
-                "max(last) AS last",
-                "coalesce(sum(bytes), 0) AS bytes",
-            )
+            *(
+                expr(f"coalesce(sum({name}), 0) AS {name}")
+                for name in ("records", "offsets", "sparse", "bytes")
+            ),
+            expr("min(first) AS first"),
+            expr("max(last) AS last"),
         )
         .collect()[0]
     )
     return found
-
-
-def _expressions(*texts: str) -> list[Any]:
-    from pyspark.sql.functions import expr
-
-    return [expr(text) for text in texts]
 
 
 def _files(table: str) -> tuple[int | None, int | None]:
@@ -208,11 +195,9 @@ def key_digests(spark: SparkSession, table: str) -> dict[bytes, KeyDigest]:
     """
     grouped = spark.read.parquet(table).where("key IS NOT NULL").groupBy("key")
     rows = grouped.agg(
-        *_expressions(
-            "count(*) AS records",
-            "coalesce(sum(length(value)), 0) AS bytes",
-            "sha2(coalesce(listagg(value) WITHIN GROUP (ORDER BY offset), X''), 256) AS sha256",
-        )
+        expr("count(*) AS records"),
+        expr("coalesce(sum(length(value)), 0) AS bytes"),
+        expr("sha2(coalesce(listagg(value) WITHIN GROUP (ORDER BY offset), X''), 256) AS sha256"),
     ).collect()
     return {bytes(row["key"]): KeyDigest(row["records"], row["bytes"], row["sha256"]) for row in rows}
 
