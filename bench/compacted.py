@@ -27,10 +27,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 
 import harness
+import quire
 from accounting import load_average
 from harness import CPUS, Claim, Comparison, in_background, say
 from peers import OUT, JavaPeer, LoadClient, QuireCluster
-from quire.cli.console.toolbox import Toolbox, open_toolbox
+from quire.log.client import QuireClient
 from quire.spark.local import session
 from quire.wire.native_info import SpaceTask
 from read import (
@@ -92,18 +93,18 @@ majorCompactionInterval=0
 """Java's bookies look for what to compact each second; how fast they compact stays as it ships."""
 
 
-async def compact(tools: Toolbox) -> dict[str, int]:
+async def compact(client: QuireClient) -> dict[str, int]:
     """Let all bookies compact now; how many segments they compacted and gave back."""
-    bookies = await tools.bookies.bookies()
-    asked = (tools.bookies.space(one, SpaceTask.COMPACT, timeout_ms=600_000) for one in bookies)
+    bookies = await client.bookies.bookies()
+    asked = (client.bookies.space(one, SpaceTask.COMPACT, timeout_ms=600_000) for one in bookies)
     came_back = [info["came_back"] for _, info in await asyncio.gather(*asked)]
     return {what: sum(one[what] for one in came_back) for what in ("compacted", "retired")}
 
 
 async def compact_once(uri: str) -> dict[str, int]:
     """The same, of a cluster that nothing else is asked of."""
-    async with open_toolbox(uri) as tools:
-        return await compact(tools)
+    async with quire.connect(uri) as client:
+        return await compact(client)
 
 
 def restarted(cluster: QuireCluster, ledger: int) -> tuple[float, LoadClient]:
@@ -156,9 +157,9 @@ def moving(cluster: QuireCluster, found: list[int]) -> Iterator[None]:
     """Let all bookies compact, again and again; how many segments that were each time is in `found` at the end."""
 
     async def compact_until(ended: threading.Event) -> None:
-        async with open_toolbox(cluster.uri) as tools:
+        async with quire.connect(cluster.uri) as client:
             while not found or not ended.is_set():
-                found.append((await compact(tools))["compacted"])
+                found.append((await compact(client))["compacted"])
                 if not found[-1]:
                     await asyncio.sleep(0.1)
 
