@@ -81,20 +81,20 @@ class Message:
     Args:
         name: what has this layout, as the pages call it.
         descriptor: the message's, as its generated class has it; the library's types of it differ.
-        uses: of every field of it, by the field's name.
+        use: of its fields.
+        others: of those that have another one.
 
     Raises:
-        ValueError: a field without a use, or a use without a field.
+        ValueError: a use without a field.
     """
 
-    def __init__(self, name: str, descriptor: Any, uses: Mapping[str, FieldUse]) -> None:
+    def __init__(self, name: str, descriptor: Any, use: FieldUse, **others: FieldUse) -> None:
         self.name = name
         self._descriptor = descriptor
-        self._uses = dict(uses)
-        names = {field.name for field in descriptor.fields}
-        if names != set(uses):
-            msg = f"{descriptor.name}: these fields and their uses differ: {sorted(names ^ set(uses))}"
-            raise ValueError(msg)
+        self._uses = dict.fromkeys((field.name for field in descriptor.fields), use)
+        if unknown := others.keys() - self._uses:
+            raise ValueError(f"{descriptor.name} has no fields {sorted(unknown)}")
+        self._uses |= others
 
     def rows(self) -> Iterator[LayoutRow]:
         """The rows of this message's table, by tag."""

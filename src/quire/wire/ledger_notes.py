@@ -173,33 +173,13 @@ _LOST: Final = FieldUse("`quire ledger repair --accept-loss`", "repair, collecto
 _EITHER: Final = FieldUse("as the list it is in", "as the list it is in")
 _PLAIN: Final = FieldUse("clients that write notes of a record of format 1", "the same")
 
-RANGE_FIELDS: Final = Message(
-    "Range of entries in notes",
-    pb.EntryRange.DESCRIPTOR,
-    dict.fromkeys(("first", "last", "period", "residues"), _EITHER),
-)
-HOLES_FIELDS: Final = Message(
-    "Custom metadata quire.holes",
-    pb.LedgerHoles.DESCRIPTOR,
-    dict.fromkeys(("format_version", "bookies"), _HOLES),
-)
-BOOKIE_HOLES_FIELDS: Final = Message(
-    "Holes of one bookie", pb.BookieHoles.DESCRIPTOR, dict.fromkeys(("bookie", "ranges"), _HOLES)
-)
-LOSSES_FIELDS: Final = Message(
-    "Custom metadata quire.lost",
-    pb.LedgerLosses.DESCRIPTOR,
-    dict.fromkeys(("format_version", "losses"), _LOST),
-)
-LOSS_FIELDS: Final = Message(
-    "Accepted loss",
-    pb.AcceptedLoss.DESCRIPTOR,
-    dict.fromkeys(("ranges", "accepted_ms", "accepted_by", "gone"), _LOST),
-)
+RANGE_FIELDS: Final = Message("Range of entries in notes", pb.EntryRange.DESCRIPTOR, _EITHER)
+HOLES_FIELDS: Final = Message("Custom metadata quire.holes", pb.LedgerHoles.DESCRIPTOR, _HOLES)
+BOOKIE_HOLES_FIELDS: Final = Message("Holes of one bookie", pb.BookieHoles.DESCRIPTOR, _HOLES)
+LOSSES_FIELDS: Final = Message("Custom metadata quire.lost", pb.LedgerLosses.DESCRIPTOR, _LOST)
+LOSS_FIELDS: Final = Message("Accepted loss", pb.AcceptedLoss.DESCRIPTOR, _LOST)
 NOTES_FIELDS: Final = Message(
-    "Notes of a ledger whose record has format 1",
-    pb.LedgerNotes.DESCRIPTOR,
-    dict.fromkeys(("format_version", "ledger_id", "holes", "lost"), _PLAIN),
+    "Notes of a ledger whose record has format 1", pb.LedgerNotes.DESCRIPTOR, _PLAIN
 )
 CUSTOM_METADATA: Final = NamedValues(
     "Custom metadata of a ledger's record",

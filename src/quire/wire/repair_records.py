@@ -170,27 +170,11 @@ _WORKER: Final = FieldUse("the worker", "operators' commands")
 _AUDITOR: Final = FieldUse("the auditor", "auditors")
 
 REPAIRS_FIELDS: Final = Message(
-    "Under-replicated marks of a ledger",
-    pb.LedgerRepairs.DESCRIPTOR,
-    dict.fromkeys(("format_version", "ledger_id", "marks"), _MARKER) | {"attempts": _WORKER},
+    "Under-replicated marks of a ledger", pb.LedgerRepairs.DESCRIPTOR, _MARKER, attempts=_WORKER
 )
 ATTEMPTS_FIELDS: Final = Message(
-    "What attempts to repair a ledger left",
-    pb.RepairAttempts.DESCRIPTOR,
-    dict.fromkeys(("count", "waits", "why", "tried_by", "tried_ms"), _WORKER),
+    "What attempts to repair a ledger left", pb.RepairAttempts.DESCRIPTOR, _WORKER
 )
-WORKER_FIELDS: Final = Message(
-    "A repair worker's registration",
-    pb.RepairWorker.DESCRIPTOR,
-    dict.fromkeys(("format_version", "name", "ledgers", "bytes", "bytes_per_s", "ledgers_per_hour"), _WORKER),
-)
-MARK_FIELDS: Final = Message(
-    "One under-replicated mark",
-    pb.RepairMark.DESCRIPTOR,
-    dict.fromkeys(("reason", "bookie", "entries", "record_version", "seen_by", "seen_ms"), _MARKER),
-)
-AWAY_FIELDS: Final = Message(
-    "How long a bookie has been away",
-    pb.Away.DESCRIPTOR,
-    dict.fromkeys(("format_version", "bookie", "seconds", "counted_by"), _AUDITOR),
-)
+WORKER_FIELDS: Final = Message("A repair worker's registration", pb.RepairWorker.DESCRIPTOR, _WORKER)
+MARK_FIELDS: Final = Message("One under-replicated mark", pb.RepairMark.DESCRIPTOR, _MARKER)
+AWAY_FIELDS: Final = Message("How long a bookie has been away", pb.Away.DESCRIPTOR, _AUDITOR)

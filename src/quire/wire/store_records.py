@@ -174,39 +174,16 @@ _BOOKIE: Final = FieldUse(
 TOMBSTONE_FIELDS: Final = Message(
     "Tombstone of a deleted ledger",
     pb.Tombstone.DESCRIPTOR,
-    {
-        **dict.fromkeys(("format_version", "ledger_id", "token", "deleted_ms", "record_version"), _DELETER),
-        "by_hand": FieldUse("a person, with `quire cluster orphans --delete`", "a bookie's collector"),
-    },
+    _DELETER,
+    by_hand=FieldUse("a person, with `quire cluster orphans --delete`", "a bookie's collector"),
 )
-WATERMARK_FIELDS: Final = Message(
-    "Watermark of a bookie",
-    pb.Watermark.DESCRIPTOR,
-    dict.fromkeys(("format_version", "bookie", "revision", "instance", "generation"), _COLLECTOR),
-)
-BOOT_FIELDS: Final = Message(
-    "Boot record of a bookie",
-    pb.Boot.DESCRIPTOR,
-    dict.fromkeys(
-        (
-            "format_version",
-            "bookie",
-            "boot",
-            "durable_lsn",
-            "marker_inode",
-            "marker_changed_ns",
-            "clean",
-            "owner",
-        ),
-        _BOOKIE,
-    ),
-)
+WATERMARK_FIELDS: Final = Message("Watermark of a bookie", pb.Watermark.DESCRIPTOR, _COLLECTOR)
+BOOT_FIELDS: Final = Message("Boot record of a bookie", pb.Boot.DESCRIPTOR, _BOOKIE)
 PASSES_FIELDS: Final = Message(
     "Pass counter of a bookie",
     pb.Passes.DESCRIPTOR,
-    {
-        **dict.fromkeys(("format_version", "bookie", "passes", "chain"), _COLLECTOR),
-        **dict.fromkeys(("own", "held"), _STOPPED),
-        "accepted": FieldUse("a person, with `quire cluster accept-store`", "the collector"),
-    },
+    _COLLECTOR,
+    own=_STOPPED,
+    held=_STOPPED,
+    accepted=FieldUse("a person, with `quire cluster accept-store`", "the collector"),
 )

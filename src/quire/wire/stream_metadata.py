@@ -153,20 +153,8 @@ def _newer(where: str, what: str) -> CorruptMetadataError:
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
 _WRITER: Final = FieldUse("the stream's writer, take-overs", "clients and bookies")
-STREAM_FIELDS: Final = Message(
-    "Record of a stream",
-    pb.Stream.DESCRIPTOR,
-    dict.fromkeys((field.name for field in pb.Stream.DESCRIPTOR.fields), _WRITER),
-)
-STREAM_FRAGMENT_FIELDS: Final = Message(
-    "Fragment of a stream", pb.StreamFragment.DESCRIPTOR, dict.fromkeys(("first_entry", "ensemble"), _WRITER)
-)
-STREAM_RANGE_FIELDS: Final = Message(
-    "Range of a term in a stream", pb.StreamRange.DESCRIPTOR, dict.fromkeys(("term", "first_entry"), _WRITER)
-)
-STREAM_CUSTOM_FIELDS: Final = Message(
-    "Custom metadata of a stream", pb.CustomValue.DESCRIPTOR, dict.fromkeys(("key", "value"), _WRITER)
-)
-STREAM_NAME_FIELDS: Final = Message(
-    "Name of a stream", pb.StreamName.DESCRIPTOR, dict.fromkeys(("format_version", "stream_id"), _WRITER)
-)
+STREAM_FIELDS: Final = Message("Record of a stream", pb.Stream.DESCRIPTOR, _WRITER)
+STREAM_FRAGMENT_FIELDS: Final = Message("Fragment of a stream", pb.StreamFragment.DESCRIPTOR, _WRITER)
+STREAM_RANGE_FIELDS: Final = Message("Range of a term in a stream", pb.StreamRange.DESCRIPTOR, _WRITER)
+STREAM_CUSTOM_FIELDS: Final = Message("Custom metadata of a stream", pb.CustomValue.DESCRIPTOR, _WRITER)
+STREAM_NAME_FIELDS: Final = Message("Name of a stream", pb.StreamName.DESCRIPTOR, _WRITER)

@@ -121,10 +121,10 @@ _MARKER: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and 
 MISSING_FIELDS: Final = Message(
     "BookKeeper's under-replicated mark of a ledger (text)",
     pb.UnderreplicatedLedgerFormat.DESCRIPTOR,
-    {"replica": _MARKER, "ctime": _MARKER},
+    _MARKER,
 )
 HOLDER_FIELDS: Final = Message(
     "Who holds a lock, or is a candidate (text)",
     pb.HolderFormat.DESCRIPTOR,
-    {"bookieId": FieldUse("workers and auditors", "people")},
+    FieldUse("workers and auditors", "people"),
 )
