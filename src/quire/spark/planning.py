@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, TrimmedError, WrongPasswordError
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.log.list import ItemFlags, ItemLocation
-from quire.log.archive import ArchiveLocation
 from quire.log.ledgers import read_one
 from quire.spark import archived, cluster, losses, seeking
 from quire.spark.as_of import extents
@@ -136,53 +135,36 @@ async def pieces_between(
             continue
         last_entry = item.last_entry if item.last_entry is not None else record.last_entry
         copy = archived.location_of(extent.log, item) if item.location is ItemLocation.BOTH else None
-        ledger = _Ledger(extent.name, extent.identity, item, record, last_entry, copy)
+        gaps = bool(item.flags & ItemFlags.COMPACTED)
+        first, end, log_id = item.first_offset, item.next_offset, extent.identity
+        origin = SourceLedger(extent.name, item.ledger_id, first, gaps, log_id, end, last_entry)
+        whole = EntrySpan(origin, record, 0, last_entry, item.bytes, batches=True, copy=copy)
         stretches = [inside] if len(inside) > _SPANS_MAX else [(span,) for span in inside]
         for stretch in stretches:
-            piece = await _stretch(client, ledger, stretch, wanted.from_ms)
+            piece = await _stretch(client, whole, item, stretch, wanted.from_ms)
             if piece.first_entry <= piece.last_entry:  # else what was wanted is compacted away
                 pieces.append(piece)
     return pieces
 
 
-@dataclass(frozen=True, slots=True)
-class _Ledger:
-    """A ledger of a log while its pieces are made."""
-
-    log: str
-    log_id: str
-    item: ItemDescription
-    record: LedgerMetadata
-    last_entry: int
-    copy: ArchiveLocation | None
-
-    def piece(self, first: int, last: int, offsets: Spans) -> EntrySpan:
-        size = self.item.bytes * (last - first + 1) // max(self.last_entry + 1, 1)
-        gaps = bool(self.item.flags & ItemFlags.COMPACTED)
-        item = self.item
-        origin = SourceLedger(
-            self.log, item.ledger_id, item.first_offset, gaps, self.log_id, item.next_offset, self.last_entry
-        )
-        return EntrySpan(
-            origin, self.record, first, last, size, batches=True, offsets=offsets, copy=self.copy
-        )
-
-
-async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans, from_ms: int | None) -> EntrySpan:
-    """The entries from the first to the last of some spans, which all lie in one ledger.
+async def _stretch(
+    client: QuireClient, whole: EntrySpan, item: ItemDescription, spans: Spans, from_ms: int | None
+) -> EntrySpan:
+    """The entries of a ledger from the first to the last of some spans.
 
     Where that is not the whole ledger, entries are looked up: by offset, and by time from where a record can be as
     late as `from_ms`.
     """
-    item = ledger.item
-    reader = cluster.reader_of(client, ledger.record, ledger.last_entry)
+    assert whole.record is not None
+    reader = cluster.reader_of(client, whole.record, whole.last_entry)
     zero, records = item.first_offset, item.next_offset - item.first_offset
     first, last = await seeking.entries_between(
-        client, reader, spans[0][0] - zero, spans[-1][1] - zero, records, ledger.last_entry
+        client, reader, spans[0][0] - zero, spans[-1][1] - zero, records, whole.last_entry
     )
     if from_ms is not None and item.min_time_ms is not None and item.min_time_ms < from_ms:
         first = await seeking.first_since(client, reader, first, last, from_ms)
-    return ledger.piece(first, last, spans)
+    size = item.bytes * (last - first + 1) // max(whole.last_entry + 1, 1)
+    return replace(whole, first_entry=first, last_entry=last, size=size, offsets=spans)
 
 
 def _touches(wanted: Wanted, item: ItemDescription) -> bool:

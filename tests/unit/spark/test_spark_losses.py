@@ -247,7 +247,7 @@ def test_a_ledger_that_was_archived_is_no_loss(cluster, tmp_path, caplog):
         work = archive.plan(cluster.uri, "orders", root, now_ms=later_ms)
         [unit] = (*work.to_write, *work.to_prove)
         [row] = archive._step(unit)
-        lists.replace_all(cluster.uri, work.log_id, b"", [archive._moved(unit, row)], archive=root)
+        lists.replace_all(work, [archive._moved(unit, row)], root)
     cluster.run(cluster.client.delete_ledger, unit.item.ledger_id)
     cluster.run(cluster.collect)
     with pytest.raises(SparkUseError, match=r"records elsewhere now .* start the query again\.$"):
@@ -267,7 +267,7 @@ def test_what_bookies_lost_before_its_ledger_went_is_read_in_the_archive(cluster
     work = archive.plan(cluster.uri, "orders", (tmp_path / "files").as_uri(), now_ms=2**62)
     [unit] = work.to_write
     [row] = archive._step(unit)
-    lists.replace_all(cluster.uri, work.log_id, b"", [archive._moved(unit, row)], archive=work.root)
+    lists.replace_all(work, [archive._moved(unit, row)], work.root)
     if lost == "damaged":
         cluster.spoil(7, 20, 39)
     elif lost == "away":

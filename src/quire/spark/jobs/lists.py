@@ -64,11 +64,8 @@ def _listed(
     Returns:
         Those that are in the list now, and why the others are not.
     """
-    every = [each for _, each in made]
     try:
-        replace_all(
-            work.uri, work.log_id, work.password, every, archive=archive, compacted_below=compacted_below
-        )
+        replace_all(work, [each for _, each in made], archive, compacted_below)
     except (ListChangedError, StagedLedgerGoneError) as error:
         if len(made) == 1 or compacted_below:
             return [], [str(error)]
@@ -141,13 +138,7 @@ def _is_made(row: Row) -> bool:
 
 
 def replace_all(
-    uri: str,
-    log_id: bytes,
-    password: bytes,
-    made: Sequence[Replacement],
-    *,
-    archive: str = "",
-    compacted_below: int = 0,
+    work: ListPlan, made: Sequence[Replacement], archive: str = "", compacted_below: int = 0
 ) -> None:
     """List replacements by compare-and-swap; see `LogRewriter.replace`.
 
@@ -155,16 +146,11 @@ def replace_all(
         ListChangedError, StagedLedgerGoneError: one of them cannot be listed; it and those after it are not.
     """
     for some in batched(made, REPLACED_AT_ONCE):
-        cluster.call(uri, _replace, log_id, password, some, archive, compacted_below)
+        cluster.call(work.uri, _replace, work, some, archive, compacted_below)
 
 
 async def _replace(
-    client: QuireClient,
-    log_id: bytes,
-    password: bytes,
-    made: Sequence[Replacement],
-    archive: str,
-    compacted_below: int,
+    client: QuireClient, work: ListPlan, made: Sequence[Replacement], archive: str, compacted_below: int
 ) -> None:
-    rewriter = LogRewriter(client, log_id, password)
+    rewriter = LogRewriter(client, work.log_id, work.password)
     await rewriter.replace(made, archive=archive, compacted_below=compacted_below)

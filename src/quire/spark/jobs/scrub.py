@@ -184,7 +184,9 @@ def plan(
         each = whole / ceil(whole / unit_bytes)
         for piece in pieces:
             more = _size(*piece)
-            if group and size + more / 2 > each and not _same_ledger(audit, group[-1], piece):
+            # An audit asks a bookie for a ledger's list once: all its stripes of the ledger belong to one unit.
+            whole_ledgers = audit and group and group[-1][0].ledger_id == piece[0].ledger_id
+            if group and size + more / 2 > each and not whole_ledgers:
                 found.append(ScrubUnit(uri, bookie, tuple(group), audit, timeout_ms, size, mark))
                 group, size = [], 0
             group.append(piece)
@@ -364,13 +366,6 @@ def _size(record: LedgerMetadata, part: BookieStripes) -> int:
     """Payload bytes of a bookie's stripes, about."""
     count = (part.last - part.first + 1) * part.stripes.bit_count() / part.period
     return int(count * record.entry_bytes) + 1
-
-
-def _same_ledger(
-    audit: bool, one: tuple[LedgerMetadata, BookieStripes], other: tuple[LedgerMetadata, BookieStripes]
-) -> bool:
-    """An audit asks a bookie for a ledger's list once: all its stripes of the ledger belong to one unit."""
-    return audit and one[0].ledger_id == other[0].ledger_id
 
 
 def _compare(spark: SparkSession, work: ScrubPlan, table: str, before: set[str]) -> list[str]:

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.log.list import ItemFlags, LogItem
 from quire.log.archive import SCHEMA
 from quire.log.ledgers import LogLedgers, views_of
 from quire.spark import cluster
 from quire.spark.decode import ArrowBuilder, SourceLedger, check_follows
 from quire.spark.schema import Projection
-
-if TYPE_CHECKING:
-    from quire.log.client import QuireClient
 
 _ROWS = 10_000
 
@@ -43,7 +39,7 @@ def records_of(uri: str, password: bytes, item: LogItem) -> Iterator[pa.RecordBa
         "", int(item.ledger_id), item.first_offset or 0, bool(item.flags & ItemFlags.COMPACTED)
     )
     builder = ArrowBuilder(Projection(tuple(SCHEMA.names), SCHEMA), _ROWS)
-    record = cluster.call(uri, _record, password, item)
+    record = cluster.call(uri, lambda client: LogLedgers(client, password).open(item)).metadata
     expected: int | None = 0
     if record.last_entry >= 0:
         for run in cluster.runs_of(uri, record, 0, record.last_entry):
@@ -53,10 +49,6 @@ def records_of(uri: str, password: bytes, item: LogItem) -> Iterator[pa.RecordBa
                 if builder.full:
                     yield from builder.take()
     yield from builder.take()
-
-
-async def _record(client: QuireClient, password: bytes, item: LogItem) -> LedgerMetadata:
-    return (await LogLedgers(client, password).open(item)).metadata
 
 
 def digest_of(batches: Iterable[pa.RecordBatch]) -> RecordDigest:

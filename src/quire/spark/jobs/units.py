@@ -9,7 +9,7 @@ Source: docs/spark-jobs.md.
 from __future__ import annotations
 
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol, TypeVar
@@ -168,11 +168,10 @@ def done(spark: SparkSession, table: str) -> set[str]:
 
 def table_of(units: Sequence[U], size: Callable[[U], int]) -> list[Row]:
     """A plan's lanes: how many units and bytes each has."""
-    count = Counter(unit.lane for unit in units)
-    total: Counter[str] = Counter()
+    lanes: dict[str, list[int]] = defaultdict(list)
     for unit in units:
-        total[unit.lane] += size(unit)
-    return [{"lane": lane, "units": count[lane], "bytes": total[lane]} for lane in sorted(count)]
+        lanes[unit.lane].append(size(unit))
+    return [{"lane": lane, "units": len(sizes), "bytes": sum(sizes)} for lane, sizes in sorted(lanes.items())]
 
 
 def batched(things: Iterable[T], at_most: int) -> Iterator[tuple[T, ...]]:
