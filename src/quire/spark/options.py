@@ -101,9 +101,9 @@ def rows_of(options: type) -> tuple[Option, ...]:
     return tuple(row for each in fields(options) for row in each.metadata.get("rows", ()))
 
 
-def choice(kind: type[Enum]) -> Callable[[SparkOptions, str], Any]:
-    """The way to read an option that is one of a few words, the values of `kind`."""
-    words = {str(each.value): each for each in kind}
+def choice(kind: type[Enum] | Mapping[str, Any]) -> Callable[[SparkOptions, str], Any]:
+    """The way to read an option that is one of a few words: the values of an enumeration, or the names of what they mean."""
+    words = kind if isinstance(kind, Mapping) else {str(each.value): each for each in kind}
     return lambda raw, name: raw.value(name, lambda text: words.get(text.strip().lower()), Choice(words))
 
 

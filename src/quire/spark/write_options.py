@@ -73,19 +73,8 @@ class Digest(StrEnum):
     DUMMY = "dummy"
 
 
-class CheckpointReset(StrEnum):
-    """What a stream does whose checkpoint is not the one that the log's sink position was made with."""
-
-    ERROR = "error"
-    APPEND = "append"
-    SKIP = "skip"
-
-
-_RESETS: Final = {
-    CheckpointReset.ERROR: OnReset.ERROR,
-    CheckpointReset.APPEND: OnReset.CONTINUE,
-    CheckpointReset.SKIP: OnReset.SKIP,
-}
+_RESETS: Final = {"error": OnReset.ERROR, "append": OnReset.CONTINUE, "skip": OnReset.SKIP}
+"""What a stream does whose checkpoint is not the one that the log's sink position was made with."""
 
 
 def _quorums(raw: SparkOptions, *names: str) -> tuple[int, int, int] | None:
@@ -107,10 +96,6 @@ def _version(raw: SparkOptions, name: str) -> int | None:
 
 def _inline_bytes(raw: SparkOptions, name: str) -> int | None:
     return 0 if raw.text(name) == "0" else raw.size(name)
-
-
-def _checkpoint_reset(raw: SparkOptions, name: str) -> OnReset:
-    return _RESETS[choice(CheckpointReset)(raw, name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +132,7 @@ class WriteOptions:
     txn_on_reset: OnReset = option(choice(OnReset), "txnOnReset", Use.WRITE, default="error")
     """when the number is not above the log's sink position and this is no repetition: `error`, `continue` (append; rows may
     come twice) or `skip` (what is in the log stays)"""
-    on_checkpoint_reset: OnReset = option(_checkpoint_reset, "onCheckpointReset", Use.WRITE, default="error")
+    on_checkpoint_reset: OnReset = option(choice(_RESETS), "onCheckpointReset", Use.WRITE, default="error")
     """of a stream whose checkpoint was put back or copied: `error`, `append` (rows may come twice) or `skip` (batches
     up to the log's sink position are dropped)"""
     takeover: bool = option(SparkOptions.flag, "takeover", Use.WRITE, default="false")
