@@ -118,9 +118,8 @@ class _Sink:
         if self._options.order_by is OrderBy.TIMESTAMP:
             _check_ascending(ordered)
         shares: dict[str, list[TaskShare]] = {}
-        if (
-            self._options.truncate or position.query_id
-        ):  # even without rows a batch is compared with the log's sink position
+        # Even without rows a batch is compared with the log's sink position.
+        if self._options.truncate or position.query_id:
             shares = {log: [] for log in self._targets}
         for message in ordered:
             for share in message.shares:
