@@ -98,6 +98,13 @@ class SimStore(MetadataStore):
         return int(self._settings.watch_ns * self._chance.random() ** 4)
 
     async def _ask(self, request: Callable[[], Coroutine[Any, Any, T]], *, changes: bool) -> T:
+        """Ask the store.
+
+        Args:
+            request: what the store does.
+            changes: it changes a record, so the request or its response may be lost by chance, too (`lost_requests`,
+                `lost_answers`). Registrations and new ids pass False: they are late or cut off only.
+        """
         answered: asyncio.Future[T] = self._loop.create_future()
         timeline, timeout_ns = self._loop.timeline, self._settings.unknown_after_ns
         lost = self.cut or (changes and self._chance.getrandbits(10) < self._settings.lost_requests)

@@ -102,7 +102,7 @@ def entry_coverage(write_quorum: int, ack_quorum: int) -> int:
 
 
 def covers_exactly(known: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
-    """Whether the known slots leave fewer than Qa unknown ones in every write set (the rule in use).
+    """Whether the known slots leave fewer than Qa unknown ones in every write set: enough have answered for a recovery.
 
     Args:
         known: mask of the slots that gave a valid answer.

@@ -194,14 +194,14 @@ class BookKeeperCodec(ChannelCodec):
     def timed_out(self, name: PendingRequest) -> None:
         turn = name.turn
         refuses = turn is not None and bool(turn.waiting) and turn.queue.machine.refuses
-        name.refuse(Answer.TOO_BUSY if refuses else Answer.TIMED_OUT)
+        name.finish_with(Answer.TOO_BUSY if refuses else Answer.TIMED_OUT)
         self._go_on()
 
     def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         for pending in list(self._pending):
-            pending.refuse(Answer.UNREACHABLE)
+            pending.finish_with(Answer.UNREACHABLE)
         for queue in self._queues:
             queue.clear()
 

@@ -93,8 +93,8 @@ class PendingRequest:
         self._sender.finished(self)
         self.requester.answered(self.tag, response)
 
-    def refuse(self, answer: Answer, lac: int = NO_ENTRY) -> None:
-        """The response says no more than this answer."""
+    def finish_with(self, answer: Answer, lac: int = NO_ENTRY) -> None:
+        """It ends with a response that says no more than this answer."""
         self.finish(self.request.refused(answer, lac))
 
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:
@@ -103,7 +103,7 @@ class PendingRequest:
         To a request that did not ask for an entry, this is a response to another one: its entry is ignored.
         """
         del entry_id, entry, lac
-        self.refuse(Answer.ERROR if answer is Answer.OK else answer)
+        self.finish_with(Answer.ERROR if answer is Answer.OK else answer)
 
 
 class PendingRun(PendingRequest):
@@ -175,9 +175,9 @@ class PendingRun(PendingRequest):
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:  # noqa: ARG002 - any of the run
         if answer is not Answer.OK:
             # "Bad request" is also how Java says that adding failed inside: a bookie's failure, not the writer's.
-            self.refuse(Answer.ERROR if answer is Answer.BAD_REQUEST else answer)
+            self.finish_with(Answer.ERROR if answer is Answer.BAD_REQUEST else answer)
         elif not self.expected:
-            self.refuse(Answer.OK)
+            self.finish_with(Answer.OK)
 
 
 class PendingRange(PendingRequest):
@@ -286,7 +286,7 @@ class PendingRange(PendingRequest):
         self._bytes += len(entry)
         self._negatives = self._negatives + 1 if answer in NEGATIVES else 0
         if answer is Answer.UNAUTHORISED:
-            self.refuse(answer)
+            self.finish_with(answer)
 
     def _go_on(self) -> None:
         if self.done:
@@ -312,7 +312,7 @@ class PendingRange(PendingRequest):
         ids = [entry_id for entry_id in sorted(self._found) if self._found[entry_id][0] is Answer.OK]
         others = {answer for answer, _ in self._found.values() if answer is not Answer.OK}
         if not ids and len(others) == 1 and others != {Answer.NO_ENTRY}:
-            self.refuse(others.pop(), self._lac)
+            self.finish_with(others.pop(), self._lac)
             return
         entries = [self._found[entry_id][1] for entry_id in ids]
         runs: list[RunView] = []
@@ -351,7 +351,7 @@ class PendingLac(PendingRequest):
         if answer is Answer.OK:
             self.on_response(b"", entry)
         else:
-            self.refuse(answer)
+            self.finish_with(answer)
 
     def on_response(self, explicit_lac: bytes, evidence: Buffer) -> None:
         """What the bookie has, each part empty if it has none."""
@@ -367,7 +367,7 @@ class PendingPlain(PendingRequest):
     __slots__ = ()
 
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:  # noqa: ARG002 - it is about no entry
-        self.refuse(answer, lac)
+        self.finish_with(answer, lac)
 
 
 def header_lac(entry: Buffer) -> int:

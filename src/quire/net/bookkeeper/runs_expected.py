@@ -76,7 +76,7 @@ class RunsExpected:
                     run.turn.queue.machine.accepted(count)
                 if not run.expected:
                     self._remove(run)
-                    run.refuse(Answer.OK)
+                    run.finish_with(Answer.OK)
             elif count == 1:
                 break
             else:

@@ -196,7 +196,7 @@ class V3Codec(BookKeeperCodec):
             if answer is Answer.OK or (answer is Answer.ERROR and lacs.lacBody):
                 pending.on_response(lacs.lacBody, lacs.lastEntryBody)
             else:
-                pending.refuse(answer)
+                pending.finish_with(answer)
         elif operation == pb.GET_LIST_OF_ENTRIES_OF_LEDGER and isinstance(pending, _PendingList):
             pending.listed(answer, message.getListOfEntriesOfLedgerResponse.availabilityOfEntriesOfLedger)
         elif operation == pb.GET_BOOKIE_INFO and isinstance(pending, _PendingDisk):
@@ -209,7 +209,7 @@ class V3Codec(BookKeeperCodec):
         request = poll.request
         first = request.first
         if answer is not Answer.OK:
-            poll.refuse(answer, lac)
+            poll.finish_with(answer, lac)
             return
         if lac < first:  # the time is over, or a slice of it that the bookie did wait
             waited_ms = int(1000 * (asyncio.get_running_loop().time() - poll.since))
@@ -233,7 +233,7 @@ class _PendingList(PendingRequest):
 
     def listed(self, answer: Answer, data: bytes) -> None:
         if answer is not Answer.OK:
-            self.refuse(answer)
+            self.finish_with(answer)
             return
         held = [HeldInterval(*each) for each in bookkeeper.decode_entry_list(data)]
         self.finish(EntryListReply(Answer.OK, held))
@@ -246,7 +246,7 @@ class _PendingDisk(PendingRequest):
 
     def on_response(self, answer: Answer, info: pb.GetBookieInfoResponse) -> None:
         if answer is not Answer.OK:
-            self.refuse(answer)
+            self.finish_with(answer)
             return
         disk = {"bytes": info.totalDiskCapacity, "free_bytes": info.freeDiskSpace}
         self.finish(InfoReply(Answer.OK, {"disk": disk}))
