@@ -32,7 +32,7 @@ from quire.metadata.store import (
     Versioned,
     Watch,
     check_key,
-    check_op,
+    check_ops,
     check_value,
     judge,
 )
@@ -171,8 +171,7 @@ class MemoryStore(MetadataStore):
 
     async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
         self._check_open()
-        for op in ops:
-            check_op(op)
+        check_ops(ops)
         return self._space.apply(ops)
 
     def watch(self, prefix: str) -> Watch:

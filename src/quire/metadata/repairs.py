@@ -180,12 +180,9 @@ class RepairStore:
             MisuseError: a range is not possible.
         """
         more = tuple(replace(mark, seen_by=mark.seen_by or self._name) for mark in marks)
-
-        def change(found: LedgerRepairs | None) -> LedgerRepairs:
-            known = found or LedgerRepairs(())
-            return replace(known, marks=merged(known.marks, more))
-
-        return await self._change_marks(ledger_id, change)
+        return await self._change_marks(
+            ledger_id, lambda known: replace(known, marks=merged(known.marks, more))
+        )
 
     async def mark_lost(self, stream_id: int, bookies: Sequence[BookieId]) -> int:
         """Mark a stream because these of its bookies are lost; a mark that says so already stays as it is.
@@ -204,8 +201,7 @@ class RepairStore:
         """
         now_ms, everything = self._clock.wall_ms(), EntryRange(0, ID_MAX)
 
-        def change(found: LedgerRepairs | None) -> LedgerRepairs:
-            known = found or LedgerRepairs(())
+        def change(known: LedgerRepairs) -> LedgerRepairs:
             known_lost = {mark.bookie for mark in known.marks if mark.reason is MarkReason.GONE}
             more = [
                 UnderReplicatedMark(MarkReason.GONE, bookie, everything, 0, self._name, now_ms)
@@ -226,9 +222,7 @@ class RepairStore:
             CorruptMetadataError, StoreBusyError, StoreAwayError, MetadataUnknownError: as `mark_missing`.
         """
         noted = replace(attempts, tried_by=self._name, tried_ms=self._clock.wall_ms())
-        return await self._change_marks(
-            ledger_id, lambda found: replace(found or LedgerRepairs(()), attempts=noted)
-        )
+        return await self._change_marks(ledger_id, lambda known: replace(known, attempts=noted))
 
     async def marks(self, ledger_id: int) -> Stored[LedgerRepairs] | None:
         """Quire's marks of a ledger; None if there are none."""
@@ -402,13 +396,14 @@ class RepairStore:
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    async def _change_marks(
-        self, ledger_id: int, change: Callable[[LedgerRepairs | None], LedgerRepairs]
-    ) -> int:
-        def encode(repairs: LedgerRepairs) -> bytes:
-            return encode_repairs(repairs, ledger_id)
-
-        return await self._merge(repairs_key(ledger_id), ledger_id, decode_repairs, encode, change)
+    async def _change_marks(self, ledger_id: int, change: Callable[[LedgerRepairs], LedgerRepairs]) -> int:
+        return await self._merge(
+            repairs_key(ledger_id),
+            ledger_id,
+            decode_repairs,
+            lambda repairs: encode_repairs(repairs, ledger_id),
+            lambda found: change(found or LedgerRepairs(())),
+        )
 
     async def _merge(
         self,

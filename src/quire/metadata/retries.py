@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, Self, TypeVar
 
 from quire.core.errors import AlreadyExistsError, MetadataUnknownError, QuireError
 from quire.core.ledger.placement import RandomSource
@@ -49,7 +49,9 @@ async def pause_after(lost: int) -> None:
 
 
 class Attempts:
-    """The attempts of a loop that does the same until it succeeds.
+    """The attempts of a loop that does the same until it succeeds: the first ones at once, the others after pauses.
+
+    It does not end by itself: when there are no more, it raises `MetadataUnknownError`, as the last one may have done it.
 
     Args:
         what: was to be done, for the error.
@@ -59,12 +61,10 @@ class Attempts:
         self._what = what
         self._count = 0
 
-    async def another(self) -> None:
-        """Begin an attempt: the first ones at once, the others after pauses.
+    def __aiter__(self) -> Self:
+        return self
 
-        Raises:
-            MetadataUnknownError: there are no more; what was done in the last one may have happened.
-        """
+    async def __anext__(self) -> None:
         if self._count >= ATTEMPTS_MAX:
             msg = f"after {self._count} attempts it is unknown whether {self._what}; try again"
             raise MetadataUnknownError(msg)

@@ -158,15 +158,20 @@ def check_value(key: str, value: bytes) -> bytes:
     return value
 
 
-def check_op(op: Op) -> None:
-    """Refuse an operation that no driver could carry out.
+def check_ops(ops: Sequence[Op], store: str = "", bytes_max: int | None = None) -> None:
+    """Refuse operations that no driver could carry out, or not this one: its store takes so many bytes at once.
 
     Raises:
-        MisuseError: see `check_key` and `check_value`.
+        MisuseError: see `check_key` and `check_value`; or they are too large together.
     """
-    check_key(op.key)
-    if isinstance(op, Create | Put):
-        check_value(op.key, op.value)
+    size = 0
+    for op in ops:
+        check_key(op.key)
+        if isinstance(op, Create | Put):
+            size += len(op.key) + len(check_value(op.key, op.value))
+    if bytes_max is not None and size > bytes_max:
+        msg = f"these {len(ops)} operations have {size} bytes; {store} takes at most {bytes_max} at once"
+        raise MisuseError(msg)
 
 
 def judge(op: Op, found: int | None) -> None:

@@ -65,9 +65,7 @@ class BootRecord:
             IdentityReplacedError: another process has the bookie's identity.
             QuireError: the store does not take it now; trying again may help.
         """
-        attempts = Attempts(f"{self._key} was written")
-        while True:
-            await attempts.another()
+        async for _ in Attempts(f"{self._key} was written"):
             if claim(self.stored, own) is Claim.ANOTHER:
                 raise self._replaced(own)
             try:

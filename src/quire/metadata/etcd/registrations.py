@@ -120,9 +120,7 @@ class EtcdRegistrations:
         ours = name in self._held.unwanted  # one that could not be withdrawn yet
         unknown = False
         try:
-            attempts = Attempts(f"{name} was registered")
-            while True:
-                await attempts.another()
+            async for _ in Attempts(f"{name} was registered"):
                 lease = await self._session()
                 condition = leased(key, lease) if ours else absent(key)
                 try:
@@ -152,6 +150,7 @@ class EtcdRegistrations:
             if unknown or isinstance(error, asyncio.CancelledError):
                 self._held.given_up(name)  # it is deleted with the next keep-alive, if it was made
             raise
+        raise AssertionError  # attempts end with an error
 
     async def _make_numbered(self, prefix: str, value: bytes) -> str:
         """A counter in the same transaction: the one that is visible first has the smaller number."""
@@ -194,9 +193,7 @@ class EtcdRegistrations:
     async def _update(self, registration: Registration, value: bytes) -> None:
         name = registration.key
         key = self._layout.key(name)
-        attempts = Attempts(f"{name} was changed")
-        while True:
-            await attempts.another()
+        async for _ in Attempts(f"{name} was changed"):
             if self._held.get(name) is not registration:
                 break
             lease = self.lease
@@ -244,9 +241,7 @@ class EtcdRegistrations:
     async def _restore(self, name: str) -> None:
         """Make a held registration if it is missing."""
         key = self._layout.key(name)
-        attempts = Attempts(f"{name} was registered again")
-        while True:
-            await attempts.another()
+        async for _ in Attempts(f"{name} was registered again"):
             lease = self.lease
             found = (await self._changes.range(RangeRequest(key=key))).kvs
             follows = self._held.found(name, owner_of(found, lease))

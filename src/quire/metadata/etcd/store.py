@@ -62,7 +62,7 @@ from quire.metadata.store import (
     Versioned,
     Watch,
     check_key,
-    check_op,
+    check_ops,
     check_value,
 )
 from quire.wire.proto.etcd_pb2 import Event, KeyValue, RangeRequest
@@ -162,13 +162,7 @@ class EtcdStore(MetadataStore):
 
     async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
         self._connection.check()
-        for op in ops:
-            check_op(op)
-        size = sum(len(op.key) + len(op.value) for op in ops if isinstance(op, Create | Put))
-        if size > REQUEST_BYTES_MAX:
-            raise MisuseError(
-                f"these {len(ops)} operations have {size} bytes; etcd takes at most {REQUEST_BYTES_MAX} at once"
-            )
+        check_ops(ops, "etcd", REQUEST_BYTES_MAX)
         if not ops:
             return []
         sealed = [

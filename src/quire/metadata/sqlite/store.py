@@ -40,7 +40,7 @@ from quire.metadata.store import (
     Versioned,
     Watch,
     check_key,
-    check_op,
+    check_ops,
     check_value,
 )
 
@@ -163,8 +163,7 @@ class SqliteStore(MetadataStore):
         return await self._ask(lambda: self._thread.page(prefix, after, limit))
 
     async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
-        for op in ops:
-            check_op(op)
+        check_ops(ops)
         return await self._ask(lambda: self._thread.apply(ops), changes=True)
 
     def watch(self, prefix: str) -> Watch:

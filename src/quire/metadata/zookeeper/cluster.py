@@ -192,9 +192,7 @@ class ClusterRoot:
 
     async def _remove_tree(self, path: str) -> int:
         removed = 0
-        attempts = Attempts(f"{path} was deleted")
-        while True:
-            await attempts.another()
+        async for _ in Attempts(f"{path} was deleted"):
             for child in await self._children(path):
                 removed += await self._remove_tree(f"{path}/{child}")
             request: Any = Delete(path, ANY_VERSION)
@@ -205,6 +203,7 @@ class ClusterRoot:
             except NoNodeError:
                 return removed
             return removed + 1
+        raise AssertionError  # attempts end with an error
 
     async def _children(self, path: str) -> list[str]:
         try:

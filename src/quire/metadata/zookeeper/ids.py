@@ -225,9 +225,7 @@ class ZookeeperLedgerIds:
 
     async def _skip_long(self, above: int) -> None:
         high, low = above >> 32, above & 0xFFFF_FFFF
-        attempts = Attempts(f"ledger ids go on above {above}")
-        while True:
-            await attempts.another()
+        async for _ in Attempts(f"ledger ids go on above {above}"):
             if (current := await self._high_bits()) > high:
                 return
             if current == high:
@@ -239,14 +237,13 @@ class ZookeeperLedgerIds:
     # --- long ids ------------------------------------------------------------------------------------------------
 
     async def _long_id(self) -> LedgerId:
-        attempts = Attempts("a ledger id was drawn")
-        while True:
-            await attempts.another()
+        async for _ in Attempts("a ledger id was drawn"):
             high = await self._high_bits()
             number = await self._number(f"{self._high_path(high)}/{ID_NODE}")
             if number is not None:
                 return LedgerId(high << 32 | number)
             await self._make_high_bits(high + 1)
+        raise AssertionError  # attempts end with an error
 
     def _high_path(self, high: int) -> str:
         return f"{self._long}/{HIGH_BITS_NODE}{high:010d}"

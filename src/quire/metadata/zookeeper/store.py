@@ -51,7 +51,7 @@ from quire.metadata.store import (
     Versioned,
     Watch,
     check_key,
-    check_op,
+    check_ops,
     check_value,
 )
 from quire.metadata.zookeeper.cluster import Cluster, ClusterRoot
@@ -151,13 +151,7 @@ class ZookeeperStore(MetadataStore):
     # --- changes -------------------------------------------------------------------------------------------------
 
     async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
-        for op in ops:
-            check_op(op)
-        size = sum(len(op.key) + len(op.value) for op in ops if isinstance(op, Create | Put))
-        if size > REQUEST_BYTES_MAX:
-            raise MisuseError(
-                f"these {len(ops)} operations have {size} bytes; ZooKeeper takes at most {REQUEST_BYTES_MAX} at once"
-            )
+        check_ops(ops, "ZooKeeper", REQUEST_BYTES_MAX)
         if not ops:
             return []
         requests = [request for op in ops for request in self._requests(op)]
