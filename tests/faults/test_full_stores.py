@@ -73,8 +73,8 @@ async def without_room(
         await refused(loses_a_bookie(at, ledger), why)
         await make_room(store)
         code, says = await health(uri)
-        assert says["store"] is None
-        assert code == (0 if says["writable"] >= 3 else 1)
+        # One bookie was stopped: a log can be created without it.
+        assert (code, says["store"], says["refusal"]) == (5, None, None)
         await log.delete()
         assert await store.get(HEALTH) is not None
 

@@ -31,7 +31,7 @@ from quire.metadata.store import Put, StoreAwayError
 from quire.spark import cluster, staged
 from quire.spark.options import SparkOptions
 from quire.spark.read_options import READ_OPTIONS
-from quire.spark.sink import BATCH_ID, QUERY_ID, StreamSink, TaskMessage, stream_sink
+from quire.spark.sink import BATCH_ID, QUERY_ID, StreamSink, TaskMessage
 from quire.spark.staged import Failpoints
 from quire.spark.write_options import WRITE_OPTIONS
 from support.commit_world import WITHOUT_POSITIONS
@@ -252,7 +252,7 @@ def _writer(query: Query, steps: Steps, partition: int = 0, attempt: int = 0) ->
     elif query.sink == "unsafe abort":
         failpoints = replace(failpoints, looks=False)
     given = SparkOptions(options, (*READ_OPTIONS, *WRITE_OPTIONS))
-    return stream_sink(given, SCHEMA, overwrite=False, failpoints=failpoints)
+    return StreamSink(given, SCHEMA, overwrite=False, failpoints=failpoints)
 
 
 def _append(query: Query, steps: Steps, partition: int, attempt: int) -> None:

@@ -21,7 +21,7 @@ from pyspark.errors import StreamingQueryException
 import quire.spark
 from quire.spark.options import SparkOptions
 from quire.spark.read_options import READ_OPTIONS
-from quire.spark.sink import stream_sink
+from quire.spark.sink import StreamSink
 from quire.spark.source import QuireDataSource
 from quire.spark.staged import Failpoints
 from quire.spark.write_options import WRITE_OPTIONS
@@ -72,7 +72,7 @@ class Killing(QuireDataSource):
 
     def streamWriter(self, schema, overwrite):
         given = SparkOptions(self._plain, (*READ_OPTIONS, *WRITE_OPTIONS))
-        return stream_sink(given, schema, overwrite=overwrite, failpoints=Failpoints(steps_of(self._fate)))
+        return StreamSink(given, schema, overwrite=overwrite, failpoints=Failpoints(steps_of(self._fate)))
 
 
 class Driver:

@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 import quire.spark
 from quire.spark.options import SparkOptions
 from quire.spark.read_options import READ_OPTIONS
-from quire.spark.sink import batch_sink, stream_sink
+from quire.spark.sink import BatchSink, StreamSink
 from quire.spark.source import QuireDataSource
 from quire.spark.staged import Failpoints
 from quire.spark.write_options import WRITE_OPTIONS
@@ -97,10 +97,10 @@ class Striking(QuireDataSource):
         return "quire_striking"
 
     def writer(self, schema, overwrite):
-        return batch_sink(self._mine, schema, overwrite=overwrite, failpoints=self._failpoints)
+        return BatchSink(self._mine, schema, overwrite=overwrite, failpoints=self._failpoints)
 
     def streamWriter(self, schema, overwrite):
-        return stream_sink(self._mine, schema, overwrite=overwrite, failpoints=self._failpoints)
+        return StreamSink(self._mine, schema, overwrite=overwrite, failpoints=self._failpoints)
 
 
 class Streams:

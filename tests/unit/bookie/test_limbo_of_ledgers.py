@@ -302,7 +302,7 @@ async def test_a_search_that_a_full_disk_stops_goes_on_when_there_is_room(
 
     def full_now_and_then(journal: Journal, *record: Any, **options: Any) -> object:
         nonlocal asked
-        if record[4] is Space.STATE:
+        if record[3] is Space.STATE:
             asked += 1
             if asked in {1, 3}:
                 raise journal._disk_full()
