@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.console.asking import can_ask, confirm
-from quire.cli.console.awaited import StuckAppends, telling_who_is_awaited
+from quire.cli.console.awaited import telling_who_is_awaited
 from quire.cli.console.failures import EXIT_ATTENTION
 from quire.cli.console.opening import connected, sure, with_client
 from quire.cli.console.options import (
@@ -306,21 +306,19 @@ async def append_to_new(
         guarantee=like.guarantee and like.guarantee.replace("-", "_"),
     )
     tally, what = AppendTally("entries", "entry", ledger_id=writer.ledger_id), f"ledger {writer.ledger_id}"
-    stuck = StuckAppends(lambda: tally.confirmed, lambda: writer.waits_for)
 
     async def made(_: AsyncExitStack) -> LedgerWriter:
         return writer
 
-    try:
-        async with telling_who_is_awaited(out, what, stuck):
+    async with telling_who_is_awaited(out, what, lambda: tally.confirmed, lambda: writer.waits_for):
+        try:
             seconds = await tally.append(out, made, partial(in_groups, records), typed=typed)
-    except BaseException:
-        await writer.abandon()
-        out.note(
-            f"Ledger {writer.ledger_id} is left open: `quire ledger recover {writer.ledger_id}` closes it."
-        )
-        raise
-    async with telling_who_is_awaited(out, what, stuck):
+        except BaseException:
+            await writer.abandon()
+            out.note(
+                f"Ledger {writer.ledger_id} is left open: `quire ledger recover {writer.ledger_id}` closes it."
+            )
+            raise
         await (writer.abandon() if like.leave_open else writer.close())
     await client.close()  # only then it is known what bookies lack
     _say_appended(writer, tally, "open" if like.leave_open else "closed", seconds, out)

@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
-from quire.cli.console.awaited import StuckAppends, telling_who_is_awaited
+from quire.cli.console.awaited import telling_who_is_awaited
 from quire.cli.console.feed import AppendTally, in_groups, is_typed_by_hand
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import GUARANTEE, GuaranteeOption, PasswordOption, argument, option
@@ -187,8 +187,10 @@ async def append_records(
         elif (standing := await standing_of(client, name)).writer and not out.as_json:
             out.note(f"{agreed.does} waits until the writer at {standing.writer_host} has ended.")
         writer = await log.open_writer(wait_for_leadership=wait)
-        stuck = StuckAppends(lambda: tally.confirmed, lambda: writer.waits_for)
-        await stack.enter_async_context(telling_who_is_awaited(out, f"log {name}", stuck))
+        telling = telling_who_is_awaited(
+            out, f"log {name}", lambda: tally.confirmed, lambda: writer.waits_for
+        )
+        await stack.enter_async_context(telling)
         return await stack.enter_async_context(writer)
 
     seconds = await tally.append(out, open_writer, groups, typed=typed, total=total)
