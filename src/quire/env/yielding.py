@@ -6,7 +6,7 @@ A request that its client marked as low-priority waits in a queue of its own whi
 | --- | --- |
 | it came, and no add of others came within the last second | it is served, as far as `alone_bytes` are in flight |
 | it came, and adds of others do come | it waits, first in, first out; one is served in a turn of the loop, and only while few bytes of the others (`others_bytes`) and few low-priority ones (`busy_bytes`) are in flight |
-| the first that waits has waited for `wait_ms_max` | it is served whatever is in flight: low-priority requests slow down and do not stop |
+| none of those that wait was served for `wait_ms_max` | the first is served whatever is in flight: low-priority requests slow down and do not stop |
 | the queue is full | it is refused as too busy, and its client sends it again |
 
 A bookie reports how long adds take. A repair worker halves its rate, and how much it repairs at a time, when an add takes more

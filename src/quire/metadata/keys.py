@@ -127,6 +127,8 @@ def ledger_of(key: str) -> int | None:
 
 
 _SHARED: Final = FieldUse("auditors, Quire's and Java's", "workers, Quire's and Java's")
+_LOCKS: Final = FieldUse("workers, Quire's and Java's", "workers, Quire's and Java's")
+_CANDIDATES: Final = FieldUse("auditors, Quire's and Java's", "auditors, Quire's and Java's")
 _OPERATOR: Final = FieldUse("operators", "auditors and workers, Quire's and Java's")
 KEYS: Final = NamedValues(
     "Keys of the metadata store",
@@ -156,7 +158,7 @@ KEYS: Final = NamedValues(
         ),
         f"{WATERMARKS}<bookie>": (
             "what a bookie has dropped",
-            FieldUse("the bookie's collector", "clients that end tombstones"),
+            FieldUse("the bookie's collector", "bookies' collectors"),
         ),
         f"{BOOTS}<bookie>": (
             "how far a bookie's directory is known to be",
@@ -182,8 +184,8 @@ KEYS: Final = NamedValues(
             "BookKeeper's under-replicated mark of a ledger whose bookies are lost",
             _SHARED,
         ),
-        f"{LOCKS}<19 digits>": ("a registration: the worker that repairs the ledger", _SHARED),
-        f"{AUDITORS}<19 digits>": ("a registration: a candidate for Java's auditor", _SHARED),
+        f"{LOCKS}<19 digits>": ("a registration: the worker that repairs the ledger", _LOCKS),
+        f"{AUDITORS}<19 digits>": ("a registration: a candidate for Java's auditor", _CANDIDATES),
         DISABLE: ("is there while nothing is to be repaired", _OPERATOR),
         LOST_DELAY: ("how long a bookie may be away, in seconds", _OPERATOR),
         f"{REPAIRS}<19 digits>": (

@@ -38,7 +38,7 @@ class QuireDataSource(DataSource):
         options: Spark's options; the tables are `quire.spark.read_options.READ_OPTIONS` and `WRITE_OPTIONS`.
 
     Raises:
-        SparkUseError: an option that is unknown, cannot be meant, or belongs to another use.
+        SparkUseError: an option that is unknown, or a catalog table, for which Spark keeps no options.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

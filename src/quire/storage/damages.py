@@ -1,7 +1,8 @@
 """What was found that is not as it was written, until it is put right; and what of each ledger that concerns.
 
 A damage ends when its entries were put back, its ledger is deleted, or its segment is freed; that of a footer,
-when the records were read instead. One that names no ledger is reported until the next start.
+when the records were read instead. One that names no ledger, and of which none of this comes, is reported until the next
+start.
 """
 
 from __future__ import annotations

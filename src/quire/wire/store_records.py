@@ -165,7 +165,7 @@ PASSES_CODEC: Final = RecordCodec(
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
 _DELETER: Final = FieldUse("clients that delete a ledger", "a bookie's collector; operators")
-_COLLECTOR: Final = FieldUse("a bookie's collector", "the collector; commands that end tombstones")
+_COLLECTOR: Final = FieldUse("a bookie's collector", "the collector")
 _STOPPED: Final = FieldUse("a bookie's collector", "the collector; operators")
 _BOOKIE: Final = FieldUse(
     "the bookie", "the bookie at its start, and before it goes on after its lease was pending"

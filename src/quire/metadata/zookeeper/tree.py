@@ -94,7 +94,7 @@ class _Walk:
             for child in self._children("/".join((tree.root, *names)))
             if (span := spans(child)) is not None
         ]
-        # Short paths of ledgers have two digits in front, long ones three, and only ids that have no short path.
+        # Of ledgers: an id that has a short path (two digits in front) never has a long one (three) as well.
         for first, last, child in sorted(here):
             if len(found) >= self._limit:
                 return

@@ -139,7 +139,7 @@ def plan(
         log: the log's name.
         root: the archive's URI; a log has one.
         older_than_ms: ledgers whose newest record is younger stay.
-        grace_ms: how long a ledger stays after its file was listed.
+        grace_ms: how long a ledger stays after its file was last written, which is shortly before the list names it.
         now_ms: the time; the clock's without it.
         password: of the log's ledgers.
 
@@ -367,7 +367,7 @@ class ArchiveJob(command.UnitsJob, name="archive"):
     log: command.LogOption
     root: Annotated[str, Option(metavar="URI", help="where the files go: file:///…, s3://…")]
     older_than_days: Annotated[float, Option(help="leave ledgers with younger records")] = 0
-    grace_days: Annotated[float, Option(help="keep ledgers so long after their file was listed")] = 1
+    grace_days: Annotated[float, Option(help="keep ledgers so long after their file was written")] = 1
     tables: table_formats.TableOptions
     vacuum: Annotated[bool, Option("--vacuum", help="delete files that no list names, a day old or more")] = (
         False
