@@ -293,6 +293,7 @@ class Ledgers:
         runs: list[OrdinaryRun] = []
         indices: list[int] = []
         others: list[OtherRow] = []
+        unsaved, newer, carried = self._unsaved_lacs, self.explicit_lacs, []
         if len(frame) < SHORT_BODIES * len(rows):
             frame = bytes(frame)  # a slice of it takes less than a view of a view, and a copy of that
         for index, row in enumerate(rows):
@@ -312,32 +313,38 @@ class Ledgers:
                 _, digest_type, first, last, count, _ = run
                 runs.append((ledger_id, token, lac, body, body_crc, digest_type, first, last, count))
                 indices.append(index)
+                if (ledger_id in newer or ledger_id in unsaved) and lac == machine.facts.lac:
+                    carried.append(ledger_id)  # the run's headers say as much
             else:
                 others.append((index, row, body))
         if runs:
-            self._put_runs(runs, indices, callback, tag)
+            self._put_runs(runs, indices, callback, tag, carried)
         return others
 
     def _put_runs(
-        self, runs: list[OrdinaryRun], indices: Sequence[int], callback: WriteCallback, tag: RowsTag
+        self,
+        runs: list[OrdinaryRun],
+        indices: Sequence[int],
+        callback: WriteCallback,
+        tag: RowsTag,
+        carried: Iterable[int],
     ) -> None:
-        """Hand admitted runs to storage, and note of them what `_admit` notes of one."""
+        """Hand admitted runs to storage, and note of them what `_admit` notes of one; some carry explicit LACs."""
 
         def tag_of(at: int, count: int) -> object:
             return tag(indices[at : at + count], runs[at : at + count])
 
-        for at in reversed(self._storage.put_runs(runs, callback, tag_of)):
-            del runs[at]
+        refused = self._storage.put_runs(runs, callback, tag_of)
+        if refused:
+            lost = {runs[at][0] for at in refused}
+            runs = [run for run in runs if run[0] not in lost]
+            carried = [ledger_id for ledger_id in carried if ledger_id not in lost]
         self._evidence.update([(run[0], run[7]) for run in runs])
         if polls := self.followers.polls:
             self._risen |= {run[0]: None for run in runs if run[0] in polls}
-        unsaved, newer, machines = self._unsaved_lacs, self.explicit_lacs, self._machines
-        if unsaved or newer:
-            for run in runs:
-                ledger_id = run[0]
-                if (ledger_id in newer or ledger_id in unsaved) and run[2] == machines[ledger_id].facts.lac:
-                    unsaved.pop(ledger_id, None)  # the run's headers say as much
-                    newer.pop(ledger_id, None)
+        for ledger_id in carried:
+            self._unsaved_lacs.pop(ledger_id, None)
+            self.explicit_lacs.pop(ledger_id, None)
         self.adds += len(runs)
         self.entries_added += sum([run[8] for run in runs])
         self.bytes_added += sum([len(run[3]) for run in runs])
