@@ -96,13 +96,14 @@ class Rising:
 
     def __init__(self, ledger: LedgerWriter) -> None:
         self.access = ledger.access
+        self.lac_waits = False
         self._lac = ledger.last_add_confirmed
         self._bookies = ledger.metadata.last_fragment.ensemble
 
-    def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
+    def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, tuple[BookieId, ...]]:  # noqa: ARG002 - as a writer
         """As a writer says it."""
         self._lac = EntryId(self._lac + 1)
-        return self._lac, [bookie for bookie in self._bookies if takes(bookie)]
+        return self._lac, self._bookies
 
 
 async def what_it_costs(uri: str, pids: list[int], ledgers: int, rounds: int) -> list[float]:
@@ -127,9 +128,9 @@ async def what_it_costs(uri: str, pids: list[int], ledgers: int, rounds: int) ->
             before = scheduled(everybody)
             for start in range(0, ledgers, batch):
                 for one in rising[start : start + batch]:
-                    frames.confirmed(one.access.ledger_id, one)
-                    frames.carried(one.access.ledger_id)
-                    frames.confirmed(one.access.ledger_id, one)
+                    frames.confirmed(one)
+                    frames.carried(one)
+                    frames.confirmed(one)
                 await asyncio.sleep(PAUSE_MS / 1000)
             used.append((scheduled(everybody) - before) / ledgers * 1e6)
         await _in_parallel([ledger.close for ledger in writers])

@@ -111,7 +111,7 @@ NOT_COME_TO = {Status: {"abandoned"}}
 NOT_MOVED = {
     "WriterMachine": {
         *(("metadata_unknown", status, "ended") for status in ("changing", "closing")),
-        ("append", "writing", "changing"),
+        *((name, "writing", "changing") for name in ("append", "assign_ids")),
         ("adds_acked_together", "writing", "closing"),
     },
     "RecoveryMachine": {

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.core.ledger.effects import SendRun
 from quire.core.ledger.ensemble_change import ChangeStatus, mask_of
 from quire.core.ledger.record_cas import StoreRequest
 from quire.core.ledger.writer import WriterMachine, slots_of
@@ -62,10 +61,11 @@ class TellsBetweenUnsets(WriterMachine):
             if number not in window.runs:
                 continue
             run = window.runs[number]
-            window._acked[number] &= kept
-            slots = slots_of(run.masks, changed)
+            acked = {each: slots & kept if each == number else slots for each, slots in window._acked.items()}
+            window._acked = {each: slots for each, slots in acked.items() if slots}
+            slots = slots_of(window.masks_of(run), changed)
             if slots:
-                self.out.append(SendRun(number, run.first, run.last, run.lac, slots))
+                self._send(number, run, slots)
             elif (
                 confirmed := window.advance()
             ):  # "it may have completed already, and only waited for the change"

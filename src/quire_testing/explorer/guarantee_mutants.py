@@ -25,7 +25,7 @@ GUARANTEE_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "the LAFR advances from the LAC, over entries that are not on their write quorum",
         CLOSES,
         "Q2",
-        Patch(RunWindow.leave, "if self._lacks(run", "if run.last > self.lac and self._lacks(run"),
+        Patch(RunWindow.leave, "if self._lacks(run", "if run[1] > self.lac and self._lacks(run"),
     ),
     with_rules(
         "X43",

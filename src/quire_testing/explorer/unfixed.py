@@ -34,13 +34,13 @@ class UnorderedWriter(WriterMachine):
         window = self.window
         if run not in window.runs or not slots:
             return
-        window._acked[run] |= slots
+        window._acked = dict(sorted({**window._acked, run: window._acked.get(run, 0) | slots}.items()))
         if window.is_pending(run):
             return
-        first, window.lac = window.lac + 1, window.runs[run].last
+        first, window.lac = window.lac + 1, window.runs[run][1]
         for number in [number for number in window.runs if number <= run]:
-            window.confirmed_length += window.runs.pop(number).payload_bytes
-            del window._acked[number]
+            window.confirmed_length += window.runs.pop(number)[3]
+            window._acked.pop(number, None)
         window._head = run + 1
         self.out.append(Confirmed(first, window.lac))
 

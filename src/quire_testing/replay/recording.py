@@ -31,6 +31,8 @@ from quire_testing.explorer.snapshot import clone, slots_of
 from quire_testing.explorer.switches import RULES, Rules
 
 WRITER_INPUTS = tuple(WRITER_TABLE.rows)
+SAID_BY = {"assign_ids": "append", "confirm_head": "adds_acked_together"}
+"""Inputs that do what another does and leave its effects to their caller: they are written down as that one."""
 RECOVERY_INPUTS = tuple(RECOVERY_TABLE.rows)
 REPAIR_INPUTS = tuple(REPAIR_TABLE.rows)
 LOG_INPUTS = tuple(name for name in LOG.rows if name != "head_seen")  # no input of the explorer's world
@@ -114,24 +116,42 @@ def _recorded(plain: Callable[..., Any]) -> Callable[..., Any]:
         if log.inside:  # a machine's own use of its input
             return plain(self, *args, **kwargs)
         log.inside = True
-        before, error = len(self.out), None
+        before, lac, error, result = len(self.out), _lac(self), None, None
         kept = (
             copy.copy(kwargs),
             tuple(copy.copy(arg) if isinstance(arg, list | dict) else arg for arg in args),
         )
         try:
-            return plain(self, *args, **kwargs)
+            result = plain(self, *args, **kwargs)
         except Exception as raised:
             error = raised
             raise
         finally:
+            said = (*self.out[before:], *_left_to_caller(self, plain.__name__, lac, result))
             log.inside = False
-            after = plain_copy(self, log.kind) if log.keeps else None
-            log.inputs.append(
-                RecordedInput(plain.__name__, kept[1], kept[0], tuple(self.out[before:]), error, after)
-            )
+            name = SAID_BY.get(plain.__name__, plain.__name__)
+            if plain.__name__ != "confirm_head" or result:  # else nothing has happened
+                after = plain_copy(self, log.kind) if log.keeps else None
+                log.inputs.append(RecordedInput(name, kept[1], kept[0], said, error, after))
+        return result
 
     return recorded
+
+
+def _lac(machine: Any) -> int:
+    return machine.window.lac if isinstance(machine, WriterMachine) else NO_ENTRY
+
+
+def _left_to_caller(machine: Any, name: str, lac: int, result: Any) -> list[Any]:
+    """What an input of `SAID_BY` does not say, because its caller does it: the effects that the other one says."""
+    before = len(machine.out)
+    if name == "assign_ids" and result is not None:
+        machine._send_new(result)
+    elif name == "confirm_head" and result:
+        machine._confirmed(machine.window.lac - lac)
+    said = machine.out[before:]
+    del machine.out[before:]
+    return said
 
 
 def plain_copy(machine: Any, kind: type[Any]) -> Any:

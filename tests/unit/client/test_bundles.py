@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import asynccontextmanager
 
 import pytest
@@ -76,6 +77,8 @@ async def writers(directory, sent, count=2, config=NO_REST, **quorums):
         for ledger in ledgers:
             assert await ledger.append(b"0") == 0
         await until_async(lambda: not any(ledger._outgoing.is_unacknowledged for ledger in ledgers))
+        for ledger in ledgers:
+            ledger._outgoing.rest()  # their runs lie in bundles from now on
         sent.requests.clear()
         yield cluster, sorted(cluster.servers), ledgers
 
@@ -240,6 +243,39 @@ async def test_a_run_overtakes_no_other_of_its_ledger(tmp_path, sent):
             ({one: 4}, False),
             ({other: 3}, False),
         ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_entries_are_confirmed_in_order_whether_they_lie_in_bundles_or_are_held(tmp_path, sent, seed):
+    chance, done = random.Random(seed), []
+
+    async with writers(tmp_path, sent, 4) as (_, bookies, ledgers):
+        stopped = connection(ledgers[0], bookies[2])
+        held = {
+            "long": lambda ledger: ledger.append_nowait(bytes(20_000)),
+            "followed": lambda ledger: ledger._outgoing.connection_at(0),
+            "dissolved": lambda ledger: ledger._outgoing.leave_bundles(),
+            "rests": lambda ledger: ledger._outgoing.rest(),
+            "unsent": lambda _: stopped.pause_writing(),
+            "sent": lambda _: stopped.resume_writing(),
+        }
+        for _ in range(150):
+            for ledger in ledgers:
+                what = chance.choice(["nothing"] * 12 + list(held))
+                futures = [ledger.append_nowait(b"x")]
+                if what != "nothing":
+                    futures.append(held[what](ledger))
+                for future in filter(asyncio.isfuture, futures):
+                    future.add_done_callback(lambda one, ledger=ledger: done.append((ledger, one.result())))
+            for _ in range(chance.randrange(3)):
+                await asyncio.sleep(0)
+        stopped.resume_writing()
+        for ledger in ledgers:
+            await ledger.drain()
+            await asyncio.sleep(0)
+            assert [entry for one, entry in done if one is ledger] == list(range(1, ledger._machine.lap + 1))
+        await until_async(lambda: not any(ledger.held_bytes for ledger in ledgers), "all windows are empty")
+        assert any(is_bundle for _, _, is_bundle in sent.requests)
 
 
 @pytest.mark.parametrize("leaves", ["abandon", "close"])

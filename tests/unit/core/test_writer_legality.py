@@ -44,8 +44,10 @@ def machine_in(status):
 INPUTS = {
     "began_without": lambda m: m.began_without([2], 0),
     "append": lambda m: m.append(1, 10),
+    "assign_ids": lambda m: m.assign_ids(1, 10),
     "adds_acked": lambda m: m.adds_acked(0, "b1", 0),
     "adds_acked_together": lambda m: m.adds_acked_together(0b11, m.ensemble, 0),
+    "confirm_head": lambda m: m.confirm_head(0b11, m.ensemble, 0),
     "add_failed": lambda m: m.add_failed(0, "b1", 0, Answer.TIMED_OUT),
     "bookie_lost": lambda m: m.bookie_lost(0, "b1"),
     "bookie_left": lambda m: m.bookie_left(0, "b1", 0, 5),

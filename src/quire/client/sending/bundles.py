@@ -12,6 +12,11 @@ not answer for long, the bundle is dissolved: from then on a response to a row (
 arrives at the run's `SlotConnection`, as the response to an ADD does. A frame of many ledgers is sent as a whole or
 dropped as a whole.
 
+Until it is confirmed a run lies in its bundle, as a row of plain lists: Python's collector has no object of its own to look
+at for it. Nearly always it is confirmed there. Where more is to be known of one, its writer *holds* all its runs, each as a
+`HeldRun`: when its bundle is dissolved, when a frame has not left by the time its runs are confirmed, and as long as the
+writer has `SlotConnection`s.
+
 Source: `docs/formats/native-protocol.md`, "Bundles".
 """
 
@@ -30,6 +35,7 @@ from quire.client.leaving import LeavingWriter
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.bundle_acks import BundleAcks, Delivery
+from quire.core.ledger.writer_state import Run
 from quire.net.channel import Channel
 from quire.wire.bundles import ROW, ROW_BYTES, ROWS_AT, ROWS_MAX, BundlePart
 from quire.wire.native import FOLLOWED
@@ -49,6 +55,8 @@ a frame."""
 
 SealedRun: TypeAlias = tuple[bytes, int]
 """A run body and its checksum."""
+Futures: TypeAlias = asyncio.Future[int] | list[asyncio.Future[int] | None] | None
+"""Of a run: each completes with the id of its entry, if a caller waits for it. Of a run of one entry there is no list."""
 
 
 class RunWriter(Protocol):
@@ -63,6 +71,9 @@ class RunWriter(Protocol):
 
     def acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
         """The bookies at these slots (a mask) of the ensemble that a run was sent to have stored it."""
+
+    def confirm_head(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> bool:
+        """The same, where that confirms this run and no other, and its sender completes its futures."""
 
     def followed(self, slot: int) -> None:
         """Readers wait for the LAC at the bookie of a slot."""
@@ -91,13 +102,23 @@ class RunSender(Protocol):
     def access(self) -> LedgerAccess:
         """Id, master key, token and digest, sent with every request for this ledger."""
 
-    def send_alone(self, run: HeldRun, way: Way) -> None:
-        """Send a run as a plain ADD."""
+    def hold(self, run: HeldRun) -> None:
+        """Hold a run that lay in its bundle: of those that do the oldest."""
 
-    def copied(self, run: HeldRun, size: int) -> None:
-        """So many bytes of a run are in memory once more until its frame has left."""
+    def send_alone(self, number: int, slots: Sequence[int]) -> None:
+        """Send a run that is held as a plain ADD."""
 
-    def on_its_own(self, span: RunSpan, way: Way, lacking: Sequence[bool]) -> Sequence[SlotConnection]:
+    def confirm_bundled(
+        self, slots: int, ensemble: tuple[BookieId, ...], number: int, run: Run, futures: Futures, cost: int
+    ) -> bool:
+        """Confirm a run in its bundle, if that is all that its acknowledgements mean; else nothing has happened."""
+
+    def copied(self, number: int, size: int) -> None:
+        """So many bytes of a run are in memory once more until its frame has left: it costs them too."""
+
+    def on_its_own(
+        self, number: int, run: Run, way: Way, lacking: Sequence[bool]
+    ) -> Sequence[SlotConnection]:
         """A run's bundle is dissolved: note which bookies of the lane have not stored it, and look after them.
 
         Returns:
@@ -106,10 +127,6 @@ class RunSender(Protocol):
 
     def release(self) -> None:
         """A frame has left: what waited for that need not be held any more."""
-
-
-RunSpan: TypeAlias = tuple[int, int, int]
-"""(number, first, last) of a run: what a bundle knows of it once it has left. It holds no body."""
 
 
 class SlotConnection(AddRequester):
@@ -177,60 +194,38 @@ class SlotConnection(AddRequester):
 class HeldRun:
     """A run with its bodies and callers: `futures[i]` completes with entry `first + i`, if a caller waits.
 
-    What outlives a turn is what Python's collector looks at, again and again: a run of one entry needs no list.
-
     Attributes:
-        future, futures: of its only entry; of all of them, where there are more.
-        number, lac: as the machine has sent it; unset before.
+        number, first, last, lac: as the machine has numbered it, and the LAC of its headers.
         marks: how far a bookie's connection must be for the run to have left, where it did not leave at once.
-        bundle: what it left with, or is to leave with; None if it travels alone.
-        is_sent: whether its first sending is over.
+        bundle: what it travels with; None if it travels alone.
         settled: nothing is sent again.
     """
 
-    __slots__ = (
-        "bodies",
-        "bundle",
-        "cost",
-        "first",
-        "future",
-        "futures",
-        "is_sent",
-        "lac",
-        "last",
-        "marks",
-        "number",
-        "settled",
-    )
-
-    number: int
-    lac: int
+    __slots__ = ("bodies", "bundle", "cost", "first", "futures", "lac", "last", "marks", "number", "settled")
 
     def __init__(
         self,
-        first: int,
-        last: int,
+        number: int,
+        run: Run,
         bodies: Sequence[SealedRun | None],
-        futures: Sequence[asyncio.Future[int] | None],
-        future: asyncio.Future[int] | None = None,
+        futures: Futures,
+        cost: int,
+        bundle: Bundle | None = None,
     ) -> None:
-        self.first = first
-        self.last = last
+        self.number = number
+        self.first, self.last, self.lac, _ = run
         self.bodies = bodies
-        self.futures = futures
-        self.future = future
-        self.cost = HELD_BYTES
-        for sealed in bodies:
-            if sealed is not None:
-                self.cost += len(sealed[0])
+        self.futures: Sequence[asyncio.Future[int] | None] = (
+            futures if isinstance(futures, list) else (futures,)
+        )
+        self.cost = cost
+        self.bundle = bundle
         self.marks: Sequence[tuple[SlotConnection, int]] = ()
-        self.bundle: Bundle | None = None
-        self.is_sent = False
         self.settled = False
 
     def waiting(self) -> Iterator[tuple[int, asyncio.Future[int]]]:
         """(entry id, future) of the callers that still wait."""
-        for entry_id, future in enumerate(self.futures or (self.future,), self.first):
+        for entry_id, future in enumerate(self.futures, self.first):
             if future is not None and not future.done():
                 yield entry_id, future
 
@@ -273,19 +268,31 @@ class Bundle:
         lane: their way.
         channels: the connections to its bookies, all of which take bundles.
         number: bundles of a lane are numbered in the order in which they were opened.
+
+    Attributes:
+        lane, number: see above.
+        is_open: whether it has not left.
+        since: when it left.
     """
 
     __slots__ = (
         "_acks",
         "_awaited",
+        "_bodies",
         "_bytes_left",
         "_channels",
         "_connections",
+        "_costs",
+        "_futures",
         "_is_held",
+        "_numbers",
+        "_packed",
         "_runs",
+        "_sealed",
         "_senders",
         "_waits_at",
         "_ways",
+        "is_open",
         "lane",
         "number",
         "since",
@@ -295,39 +302,58 @@ class Bundle:
         self.lane = lane
         self._channels = channels
         self.number = number
-        self.since = 0.0  # when it left
+        self.since = 0.0
+        self.is_open = True
         bytes_max = min([channel.codec.sent_bytes_max for channel in channels])
         self._bytes_left = min(bytes_max, BUNDLE_BYTES_MAX) - ROWS_AT
+        # A place in each for every run:
         self._senders: list[RunSender] = []
-        self._runs: Sequence[Any] = []  # as they were collected; what is known of them once it has left
         self._ways: list[Way] = []
+        self._numbers: list[int] = []
+        self._runs: list[Run] = []
+        self._futures: list[Futures] = []
+        self._costs: list[int] = []
+        self._sealed: list[SealedRun | None] = []  # None: its writer holds it, or it is confirmed
+        # The rows and bodies of its frame, until it leaves.
+        self._packed: list[bytes] = []
+        self._bodies: list[bytes] = []
         self._connections: Sequence[Sequence[SlotConnection]] = ()  # of each row, once it is dissolved
         self._acks: BundleAcks | None = None  # once it has left as a bundle
         self._awaited = 0
-        self._is_held = False  # whether runs were confirmed before every transport had taken its frame
-        self._waits_at: list[Channel] | None = (
-            None  # the connections that have not taken its frame; None: open
-        )
+        self._is_held = False  # whether a writer holds a run of it
+        self._waits_at: list[Channel] = []  # the connections that have not taken its frame
 
-    def put(self, sender: RunSender, run: HeldRun, size: int, way: Way) -> bool:
-        """Take a run with a body of so many bytes, if there is room."""
-        self._bytes_left -= ROW_BYTES + size
-        if self._bytes_left < 0 or len(self._senders) == ROWS_MAX:
+    def put(
+        self,
+        sender: RunSender,
+        number: int,
+        run: Run,
+        sealed: SealedRun,
+        futures: Futures,
+        cost: int,
+        way: Way,
+    ) -> bool:
+        """Take a run, if there is room."""
+        body, body_crc = sealed
+        self._bytes_left -= ROW_BYTES + len(body)
+        if self._bytes_left < 0 or len(self._numbers) == ROWS_MAX:
             return False
+        access = sender.access
+        self._packed.append(ROW.pack(access.ledger_id, access.token, access.key, run[2], len(body), body_crc))
+        self._bodies.append(body)
         self._senders.append(sender)
-        self._runs.append(run)  # type: ignore[attr-defined] # a list until it leaves
         self._ways.append(way)
+        self._numbers.append(number)
+        self._runs.append(run)
+        self._futures.append(futures)
+        self._costs.append(cost)
+        self._sealed.append(sealed)
         return True
 
     @property
     def writers(self) -> Iterable[LeavingWriter]:
         """Whose runs are in it."""
         return (sender.writer.writer for sender in self._senders)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has not left."""
-        return self._waits_at is None
 
     @property
     def together(self) -> bool:
@@ -343,11 +369,9 @@ class Bundle:
     def is_taken(self) -> bool:
         """Whether every transport has taken its frame, or will get none."""
         waits_at = self._waits_at
-        if waits_at is None:
-            return False
         while waits_at and not waits_at[-1].unsent_bytes(self):
             waits_at.pop()
-        return not waits_at
+        return not waits_at and not self.is_open
 
     def waits_for(self, bookie: BookieId) -> bool:
         """Whether a bookie's connection has not taken its frame."""
@@ -355,57 +379,96 @@ class Bundle:
 
     def _unsent_to(self, bookie: BookieId) -> list[Channel]:
         """The connection to a bookie, if it has not taken the frame."""
-        waits_at = self._waits_at or ()
-        return [channel for channel in waits_at if channel.meant == bookie and channel.unsent_bytes(self)]
+        return [
+            channel for channel in self._waits_at if channel.meant == bookie and channel.unsent_bytes(self)
+        ]
 
     def leave(self) -> Sequence[Channel]:
         """Send it, if it is open; returns the connections that it was passed to, where it may wait for the turn's end."""
-        if self._waits_at is not None:
+        if not self.is_open:
             return ()
-        self._waits_at = []
-        self.lane.left(self)
         channels, self._channels = self._channels, ()
         if any(channel.closed for channel in channels):
             channels = ()  # the bookies that take their place may take no bundles, and are not connected yet
         kept = [not sender.retired for sender in self._senders]
         if not all(kept):  # who is abandoned in the turn in which its run was collected sends nothing
-            self._senders = list(compress(self._senders, kept))
-            self._runs = list(compress(self._runs, kept))
-            self._ways = list(compress(self._ways, kept))
-        if channels and len(self._senders) > 1:
+            self._keep(kept)
+        count = len(self._senders)
+        is_bundle = channels and count > 1
+        # What is sent alone is held, and so is all before it.
+        if count == 1 and self._sealed[0] is not None:
+            self.lane.hold_of(self._senders[0])
+        elif not is_bundle and count > 1:
+            self.lane.hold_all()
+        self.is_open = False
+        self.lane.left(self)
+        if is_bundle:
             self._send(channels)
         else:
-            senders, runs, ways = self._senders, self._runs, self._ways
+            senders, numbers, ways = self._senders, self._numbers, self._ways
             self._forget()
-            for sender, run, way in zip(senders, runs, ways, strict=True):
-                sender.send_alone(run, way)
+            for sender, number, way in zip(senders, numbers, ways, strict=True):
+                sender.send_alone(number, way.slots)
         return channels
 
+    def _keep(self, kept: Sequence[bool]) -> None:
+        """Only some of the rows stay."""
+        lists = (
+            "_senders",
+            "_ways",
+            "_numbers",
+            "_runs",
+            "_futures",
+            "_costs",
+            "_sealed",
+            "_packed",
+            "_bodies",
+        )
+        for name in lists:
+            setattr(self, name, list(compress(getattr(self, name), kept)))
+
     def _send(self, channels: Sequence[Channel]) -> None:
-        runs: Sequence[HeldRun] = self._runs
-        rows, bodies, spans, pack = [], [], [], ROW.pack
-        for sender, run in zip(self._senders, runs, strict=True):
-            access, sealed = sender.access, run.bodies[0]
-            assert sealed is not None
-            body, body_crc = sealed
-            rows.append(pack(access.ledger_id, access.token, access.key, run.lac, len(body), body_crc))
-            bodies.append(body)
-            spans.append((run.number, run.first, run.last))
-            # Each body is in memory twice now: a run keeps its own, since it may wait for long after the frame is freed,
-            # and must not keep a frame of many. What `HELD_BYTES` allows for is not counted, here and in a plain ADD.
-            if len(body) > JOINED_BYTES_MAX:
-                sender.copied(run, len(body))
-        self._runs = spans
-        self._acks = BundleAcks(len(rows), len(channels), self.lane.ack_quorum)
-        self._awaited = len(rows) * len(channels)
+        rows, bodies = self._packed, self._bodies
+        self._packed, self._bodies = [], []
+        # Each body is in memory twice now: a run keeps its own, since it may wait for long after the frame is freed, and
+        # must not keep a frame of many. What `HELD_BYTES` allows for is not counted, here and in a plain ADD.
+        for row, size in enumerate(map(len, bodies)):
+            if size > JOINED_BYTES_MAX:
+                self._costs[row] += size
+                self._senders[row].copied(self._numbers[row], size)
+        self._acks = BundleAcks(len(bodies), len(channels), self.lane.ack_quorum)
+        self._awaited = len(bodies) * len(channels)
         number, frame = channels[0].codec.encode_bundle(rows, bodies)
         self.since = asyncio.get_running_loop().time()
         self.lane.sent(self)
         deadline = self.since + self.lane.timeout_ms / 1000
-        assert self._waits_at is not None
         for tag, channel in enumerate(channels):
-            if not channel.codec.send_bundle(number, frame, len(rows), self, tag, deadline):
+            if not channel.codec.send_bundle(number, frame, len(bodies), self, tag, deadline):
                 self._waits_at.append(channel)
+
+    # --- runs that their writers hold --------------------------------------------------------------------------------
+
+    def hold_of(self, sender: RunSender) -> None:
+        """A writer holds its run from now on."""
+        if sender in self._senders:
+            self.hold(self._senders.index(sender))
+
+    def hold_all(self) -> None:
+        """All writers hold their runs."""
+        for row in range(len(self._senders)):
+            self.hold(row)
+
+    def hold(self, row: int = -1) -> None:
+        """The writer of a row holds its run from now on; without a row, of the last one."""
+        sealed = self._sealed[row]
+        if sealed is not None:
+            self._sealed[row], self._is_held = None, True
+            run = HeldRun(
+                self._numbers[row], self._runs[row], (sealed,), self._futures[row], self._costs[row], self
+            )
+            self._senders[row].hold(run)
+
+    # --- responses ---------------------------------------------------------------------------------------------------
 
     def answered(self, tag: Any, parts: Sequence[BundlePart]) -> None:
         """Responses of the lane's bookie number `tag` to some of its rows, none of which it has answered before."""
@@ -425,31 +488,34 @@ class Bundle:
             self._deliver(acks.stored(tag, first, rows))
         if not self._awaited:
             self.lane.done(self)
-            held, senders = self._is_held, self._senders
+            held = self._senders if self._is_held else ()
             self._forget()
-            if held:
-                for sender in senders:
-                    sender.release()
+            for sender in held:
+                sender.release()
 
     def _answered_alone(self, tag: int, first: int, end: int, answer: Answer, flags: int) -> None:
         reply = AddReply(answer, bool(flags & FOLLOWED)) if answer is not Answer.OK or flags else ADDED
         # Of lists that stay as they are, whatever a writer does about its answer.
-        for connections, run in zip(self._connections[first:end], self._runs[first:end], strict=True):
-            connections[tag].answered(run[0], reply)
+        for connections, number in zip(self._connections[first:end], self._numbers[first:end], strict=True):
+            connections[tag].answered(number, reply)
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledgements reach some of its runs."""
-        if not deliveries:
-            return
-        self._is_held = self._is_held or not self.is_taken
+        if deliveries and not self.is_taken:
+            self.lane.hold_all()  # what is confirmed counts against its window until every transport has it
+        senders, numbers, ways, sealed = self._senders, self._numbers, self._ways, self._sealed
         for first, rows, bookies in deliveries:
-            end, known, slots = first + rows, None, 0
-            for sender, run, way in zip(
-                self._senders[first:end], self._runs[first:end], self._ways[first:end], strict=True
-            ):
+            known, slots = None, 0
+            for row in range(first, first + rows):
+                sender, number, way = senders[row], numbers[row], ways[row]
                 if way is not known:
                     known, slots = way, way.slots_of(bookies)
-                sender.writer.acked_together(slots, way.ensemble, run[0])
+                if sealed[row] is not None and sender.confirm_bundled(
+                    slots, way.ensemble, number, self._runs[row], self._futures[row], self._costs[row]
+                ):
+                    sealed[row] = None
+                else:
+                    sender.writer.acked_together(slots, way.ensemble, number)
 
     @property
     def awaited(self) -> int:
@@ -463,12 +529,13 @@ class Bundle:
         acks = self._acks
         if acks is None or not acks.together or not self._senders:
             return
+        self.lane.hold_all()
         self.lane.done(self)
         bookies = range(len(self.lane.bookies))
-        rows = enumerate(zip(self._senders, self._runs, self._ways, strict=True))
+        rows = enumerate(zip(self._senders, self._numbers, self._runs, self._ways, strict=True))
         self._connections = [
-            sender.on_its_own(run, way, [acks.lacks(tag, row) for tag in bookies])
-            for row, (sender, run, way) in rows
+            sender.on_its_own(number, run, way, [acks.lacks(tag, row) for tag in bookies])
+            for row, (sender, number, run, way) in rows
         ]
         self._deliver(acks.dissolve())
 
@@ -477,12 +544,13 @@ class Bundle:
         self.leave()  # an open one would leave later, and wait for this bookie too
         for channel in self._unsent_to(bookie):
             channel.drop(self)
-            everything = BundlePart(0, len(self._runs), Answer.TIMED_OUT)
+            everything = BundlePart(0, len(self._numbers), Answer.TIMED_OUT)
             self.answered(self.lane.bookies.index(bookie), [everything])
 
     def _forget(self) -> None:
         """Nothing more is to be done about its runs: who still holds one holds no more than that."""
-        self._senders, self._runs, self._ways, self._connections = [], (), [], ()
+        self._senders, self._ways, self._numbers, self._runs, self._costs = [], [], [], [], []
+        self._futures, self._sealed, self._packed, self._bodies, self._connections = [], [], [], [], ()
 
 
 class Lane:
@@ -498,6 +566,7 @@ class Lane:
 
     Attributes:
         bookies, ack_quorum, timeout_ms: see above.
+        open: the bundle that runs are put into in this turn.
         moved: the bookies (a mask) that have answered something since the last periodic check (`look`).
     """
 
@@ -505,13 +574,13 @@ class Lane:
         "__weakref__",
         "_client",
         "_newest",
-        "_open",
         "_opened",
         "_sent",
         "_under_way",
         "ack_quorum",
         "bookies",
         "moved",
+        "open",
         "timeout_ms",
     )
 
@@ -530,38 +599,41 @@ class Lane:
         self.moved = 0
         self._client = client
         self._opened, self._sent = opened, sent
-        self._open: Bundle | None = None
+        self.open: Bundle | None = None
         self._newest = 0
         self._under_way: dict[Bundle, None] = {}  # those that are together and not complete, the oldest first
 
-    def put(self, sender: RunSender, run: HeldRun, size: int, way: Way) -> Bundle | None:
-        """Collect a run with a body of so many bytes for the end of the turn.
-
-        Args:
-            sender, run, size: whose, which, and how long its body is.
-            way: how it gets here.
-
-        Returns:
-            Its bundle; None if it has to go alone, now.
-        """
-        bundle = self._open
-        if bundle is not None and bundle.put(sender, run, size, way):
-            return bundle
-        if bundle is not None:
-            flush(bundle.leave())
+    def next_bundle(self) -> Bundle | None:
+        """Open a bundle for the end of the turn; the one that is open leaves. None: a run has to go alone, now."""
+        if self.open is not None:
+            flush(self.open.leave())
         channels = self._client.channels_with(BUNDLES, self.bookies)
         if not channels:
             return None
         self._newest += 1
-        bundle = self._open = Bundle(self, channels, self._newest)
-        bundle.put(sender, run, size, way)
+        bundle = self.open = Bundle(self, channels, self._newest)
         self._opened(bundle)
         return bundle
 
+    def hold_of(self, sender: RunSender) -> None:
+        """A writer holds all its runs from now on: something is to be done about one of them."""
+        for bundle in self._bundles:
+            bundle.hold_of(sender)
+
+    def hold_all(self) -> None:
+        """All writers hold their runs that lie here, the oldest first."""
+        for bundle in self._bundles:
+            bundle.hold_all()
+
+    @property
+    def _bundles(self) -> Iterable[Bundle]:
+        """Those with runs that are not held: under way together, and the open one."""
+        return (*self._under_way, *((self.open,) if self.open is not None else ()))
+
     def left(self, bundle: Bundle) -> None:
         """A bundle is not open any more."""
-        if self._open is bundle:
-            self._open = None
+        if self.open is bundle:
+            self.open = None
 
     def sent(self, bundle: Bundle) -> None:
         """A bundle is under way, together."""
@@ -598,7 +670,7 @@ class Lane:
     @property
     def unfinished(self) -> Iterator[LeavingWriter]:
         """The writers with runs under way here, or about to be."""
-        for bundle in (*self._under_way, *filter(None, (self._open,))):
+        for bundle in self._bundles:
             yield from bundle.writers
 
 

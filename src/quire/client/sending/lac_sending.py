@@ -36,12 +36,15 @@ PAUSE_SHARE: Final = 0.5
 class Teller(Protocol):
     """A writer whose LAC `LacFrames` sends; it stands above."""
 
-    def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
-        """The LAC, and the bookies that were not sent it and take it in a frame of many: it is sent now."""
+    def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, tuple[BookieId, ...]]:
+        """The LAC, and the bookies that were not sent it: those that take it in a frame of many are sent it now."""
 
     @property
     def access(self) -> LedgerAccess:
         """Id, master key, token and digest, sent with every request for this ledger."""
+
+    lac_waits: bool
+    """Whether its LAC is to be sent: what `LacFrames` notes at the writer, so that most adds need not ask."""
 
 
 class LacFrames:
@@ -52,43 +55,36 @@ class LacFrames:
         config: times.
     """
 
-    __slots__ = ("_bookies", "_loop", "_pending", "_tellers", "_timeout_ms", "_timer")
+    __slots__ = ("_bookies", "_loop", "_pending", "_timeout_ms", "_timer")
 
     def __init__(self, bookies: BookieClient, config: ClientConfig) -> None:
         self._bookies = bookies
         self._loop = asyncio.get_running_loop()
         self._timeout_ms = config.explicit_lac_timeout_ms
-        self._pending = PendingExplicitLacs(config.lac_after_ms, int(config.lac_after_ms * PAUSE_SHARE))
-        self._tellers: dict[int, Teller] = {}
+        self._pending = PendingExplicitLacs[Teller](
+            config.lac_after_ms, int(config.lac_after_ms * PAUSE_SHARE)
+        )
         self._timer: asyncio.TimerHandle | None = None
 
-    def confirmed(self, ledger_id: int, teller: Teller) -> None:
-        """A ledger's LAC has risen."""
-        if ledger_id in self._tellers:
-            return
-        self._tellers[ledger_id] = teller
-        loop = self._loop
-        self._pending.confirmed(ledger_id, int(loop.time() * 1000) + 1)
+    def confirmed(self, teller: Teller) -> None:
+        """The LAC of a writer that does not wait has risen."""
+        teller.lac_waits = True
+        self._pending.confirmed(teller, int(self._loop.time() * 1000) + 1)
         if self._timer is None:
             self._set_timer()
 
-    def carried(self, ledger_id: int) -> None:
-        """An add carries a ledger's LAC."""
-        if self._tellers.pop(ledger_id, None) is not None:
-            self._pending.carried(ledger_id)
-
-    def stopped(self, ledger_id: int, teller: Teller) -> None:
-        """A ledger's writer has ended; a stream may have another one of this client, whose LAC is still to be sent."""
-        if self._tellers.get(ledger_id) is teller:
-            self.carried(ledger_id)
+    def carried(self, teller: Teller) -> None:
+        """An add carries the LAC of a writer that waits, or it has ended."""
+        teller.lac_waits = False
+        self._pending.carried(teller)
 
     def close(self) -> None:
         """Send nothing more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for ledger_id in list(self._tellers):
-            self.carried(ledger_id)
+        for teller in self._pending:
+            self.carried(teller)
 
     def _set_timer(self) -> None:
         at_ms = self._pending.next_ms
@@ -96,18 +92,20 @@ class LacFrames:
 
     def _fired(self) -> None:
         self._timer = None
-        takes, frames = cache(self._bookies.takes_lacs), defaultdict[BookieId, list[bytes]](list)
+        takes, items = cache(self._bookies.takes_lacs), defaultdict[tuple[BookieId, ...], list[bytes]](list)
         # Times are rounded up, so that nothing is sent early.
-        for ledger_id in self._pending.due(int(self._loop.time() * 1000) + 1):
-            teller = self._tellers.pop(ledger_id)
+        for teller in self._pending.due(int(self._loop.time() * 1000) + 1):
+            teller.lac_waits = False
             lac, bookies = teller.pending_explicit_lac(takes)
             if bookies:
-                item = _item(teller.access, lac)
-                for bookie in bookies:
-                    frames[bookie].append(item)
-        for bookie, items in frames.items():
-            for start in range(0, len(items), FRAME_ITEMS):
-                part = items[start : start + FRAME_ITEMS]
+                items[bookies].append(_item(teller.access, lac))
+        frames = defaultdict[BookieId, list[bytes]](list)
+        for bookies, some in items.items():
+            for bookie in filter(takes, bookies):
+                frames[bookie] += some
+        for bookie, some in frames.items():
+            for start in range(0, len(some), FRAME_ITEMS):
+                part = some[start : start + FRAME_ITEMS]
                 self._bookies.tell_lacs(bookie, part, timeout_ms=self._timeout_ms)
         self._set_timer()
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import compress, cycle
 from typing import Final
@@ -26,9 +26,9 @@ from quire.client.config import ClientConfig
 from quire.client.sending.bundles import (
     RUN_BYTES_MAX,
     Bundle,
+    Futures,
     HeldRun,
     LoopTurn,
-    RunSpan,
     RunWriter,
     SealedRun,
     SlotConnection,
@@ -40,6 +40,7 @@ from quire.core.ledger.effects import SendRun
 from quire.core.ledger.flush import UnacknowledgedCopies
 from quire.core.ledger.metadata import DigestType
 from quire.core.ledger.quorum import stripes_of_slot
+from quire.core.ledger.writer_state import Run
 from quire.env.interfaces import Clock
 from quire.wire.entry import HEADER_BYTES, TERM_HEADER_BYTES, EntryDigest
 from quire.wire.requests import AddRun
@@ -256,6 +257,71 @@ class ByteWindow:
         return self.used_bytes + cost <= self.limit_bytes or not self.used_bytes
 
 
+class HeldRuns(dict[int, HeldRun]):
+    """The runs that a writer holds, by their numbers, ascending. Between them are those that were confirmed in bundles."""
+
+    __slots__ = ("_oldest", "_unconfirmed", "_unsettled")
+
+    def __init__(self) -> None:
+        # oldest <= unsettled (may be sent again) <= unconfirmed (callers wait for it)
+        self._oldest = self._unsettled = self._unconfirmed = 0
+
+    def put(self, run: HeldRun) -> None:
+        """Hold a run, the newest one."""
+        if run.number - 1 not in self:  # those before it are confirmed
+            self._unsettled = self._unconfirmed = run.number
+        self[run.number] = run
+
+    def confirm(self, last: int, *, keep: bool) -> None:
+        """Complete the futures of all runs up to an entry; with `keep` they are held for resending until `leave`."""
+        first = number = self._unconfirmed
+        while (run := self.get(number)) is not None and run.last <= last:
+            for entry_id, future in enumerate(run.futures, run.first):
+                if future is not None and not future.done():
+                    future.set_result(entry_id)
+            run.futures = ()
+            run.settled = not keep
+            number += 1
+        self._unconfirmed = number
+        if not keep and self._unsettled == first:
+            self._unsettled = number
+
+    def leave(self, last: int) -> None:
+        """The confirmed runs up to an entry are not sent again."""
+        while self._unsettled < self._unconfirmed and self[self._unsettled].last <= last:
+            self[self._unsettled].settled = True
+            self._unsettled += 1
+
+    def settle(self, following: int) -> None:
+        """Nothing is sent again; `following` is the number that the next run would have."""
+        for run in self.values():
+            run.settled = True
+        self._unsettled = self._unconfirmed = following
+
+    def drop(self, has_left: Callable[[HeldRun], bool]) -> int:
+        """Hold no more what is settled, and has left for every slot; returns what it cost."""
+        freed = 0
+        while self:
+            run = self.get(self._oldest)
+            if run is None:
+                self._oldest = next(iter(self))
+                continue
+            if not (run.settled and has_left(run)):
+                break
+            freed += run.cost
+            del self[self._oldest]
+            self._oldest += 1
+        if not self:
+            self.clear()  # an emptied dict keeps its table
+        return freed
+
+    @property
+    def waiting(self) -> Iterator[tuple[int, asyncio.Future[int]]]:
+        """(entry id, future) of all callers that still wait."""
+        for run in self.values():
+            yield from run.waiting()
+
+
 class Outgoing:
     """The runs and connections of one writer.
 
@@ -272,6 +338,7 @@ class Outgoing:
 
     Attributes:
         access, writer: see above.
+        may_bundle: whether its runs may travel in bundles, if they are short.
         retired: nothing more is sent.
     """
 
@@ -285,15 +352,15 @@ class Outgoing:
         "_connections",
         "_ensemble",
         "_held",
+        "_in_bundles",
         "_looked_ms",
-        "_oldest",
+        "_sent",
         "_turn",
-        "_unconfirmed",
-        "_unsettled",
         "_way",
         "_window",
         "access",
         "explicit_lac",
+        "may_bundle",
         "retired",
         "writer",
     )
@@ -320,15 +387,16 @@ class Outgoing:
         self._turn = turn
         self._connections: tuple[SlotConnection, ...] = ()
         self._bundled_quorum = bundled_quorum
+        self.may_bundle = bundled_quorum > 0
         self._way: Way | None = None
         self._bundle: Bundle | None = None  # that the last run of those went with
         self.retired = False
         self.explicit_lac: int = NO_ENTRY  # all bookies, while nothing is known of single ones
         self._bundled_bytes = 0  # of all runs that ever were in bundles
         self._looked_ms = 0  # when it was last looked for slow connections
-        # Numbers follow one another: oldest <= unsettled (may be sent again) <= unconfirmed (callers wait for it).
-        self._held: dict[int, HeldRun] = {}
-        self._oldest = self._unsettled = self._unconfirmed = 0
+        self._in_bundles = 0  # unconfirmed runs that lie in bundles: all are later than those that are held
+        self._held = HeldRuns()
+        self._sent = -1  # the last run that was sent for the first time
 
     @property
     def sends_alone(self) -> bool:
@@ -347,86 +415,138 @@ class Outgoing:
 
     # --- runs --------------------------------------------------------------------------------------------------------
 
-    def add(self, number: int, run: HeldRun) -> None:
-        """Hold a run under its number; its cost is already in the window."""
-        if self._held:
-            self._leave_first()
-        else:
-            self._oldest = self._unsettled = self._unconfirmed = number
-        run.number = number
-        self._held[number] = run
+    def add(
+        self, number: int, run: Run, bodies: Sequence[SealedRun | None], futures: Futures, cost: int
+    ) -> None:
+        """Hold a new run of a ledger whose runs travel alone, which `send` is to give to bookies.
+
+        Its cost is already in the window.
+        """
+        self.hold(HeldRun(number, run, bodies, futures, cost))
 
     def send(self, effect: SendRun) -> None:
         """Give a run to the bookies at some slots, each its stripes."""
-        held = self._held[effect.run]
-        bodies, is_first, held.is_sent = held.bodies, not held.is_sent, True
-        shared = len(bodies) == 1
-        if not is_first:
+        if effect.run <= self._sent:
             self.leave_bundles()
-        elif self._bundled_quorum and self._collect(effect, held):
-            return
-        access, add_run, timeout_ms = self.access, self._bookies.add_run, self._config.add_timeout_ms
-        connections = self._connections or self._make_connections()
-        run, entries = effect.run, (effect.first, effect.last)
+        else:
+            self._sent = effect.run
+        self._send(self._held[effect.run], effect.slots, effect.lac, effect.lafr)
+
+    def send_new(
+        self,
+        number: int,
+        run: Run,
+        sealed: SealedRun,
+        futures: Futures,
+        cost: int,
+        slots: tuple[int, ...],
+    ) -> None:
+        """Give a new run to the bookies at some slots, with those of other ledgers at the end of the turn if it may.
+
+        For ledgers whose runs have the same body for all slots, and may travel in bundles.
+        """
+        self._sent = number
+        bundle = self._bundle
+        if bundle is not None and bundle.is_open:
+            bundle.leave()  # what is sent now does not overtake the ledger's last run
+        if self._connections and self._in_bundles:
+            self._hold_all()
+        if slots and len(sealed[0]) <= RUN_BYTES_MAX:
+            way = self._way
+            if way is None or way.sent_to != slots:
+                self.leave_bundles()
+                way = self._way = self._turn.way(self._ensemble, slots, self._bundled_quorum)
+            lane = way.lane
+            bundle = lane.open
+            if bundle is None or not bundle.put(self, number, run, sealed, futures, cost, way):
+                bundle = lane.next_bundle()
+                if bundle is not None:
+                    bundle.put(self, number, run, sealed, futures, cost, way)
+            if bundle is not None:
+                self._bundle = bundle
+                self._in_bundles += 1
+                self._bundled_bytes += len(sealed[0])
+                if self._connections:  # what single bookies answer may matter
+                    bundle.hold()
+                return
+        self._hold_all()
+        self.hold(HeldRun(number, run, (sealed,), futures, cost))
+        self._send(self._held[number], slots, run[2])
+
+    def send_alone(self, number: int, slots: Sequence[int]) -> None:
+        """Send a run that is held as a plain ADD: its bundle had no other."""
+        held = self._held[number]
+        held.bundle = None
+        for sealed in held.bodies:
+            assert sealed is not None  # one, for all slots
+            self._bundled_bytes -= len(sealed[0])
+        self._send(held, slots, held.lac)
+
+    def _send(self, held: HeldRun, slots: Sequence[int], lac: int, lafr: int = NO_ENTRY) -> None:
+        access, bookies, timeout_ms = self.access, self._bookies, self._config.add_timeout_ms
+        connections, bodies = self._connections or self._make_connections(), held.bodies
+        run, entries, shared = held.number, (held.first, held.last), len(bodies) == 1
         request: AddRun | None = None
-        for slot in effect.slots:
+        for slot in slots:
             if request is None or not shared:
                 sealed = bodies[0 if shared else slot]
                 assert sealed is not None
                 body, body_crc = sealed
-                request = AddRun(access, body, body_crc, effect.lac, term=access.term, lafr=effect.lafr)
+                request = AddRun(access, body, body_crc, lac, term=access.term, lafr=lafr)
             connection = connections[slot]
             connection.sent_bytes += len(body)
             connection.sent_runs += 1
             connection.unacked[run] = entries
-            if not add_run(connection.bookie, request, connection, run, timeout_ms):
+            if not connection.retired and not bookies.add_run(
+                connection.bookie, request, connection, run, timeout_ms
+            ):
                 held.marks = (*held.marks, (connection, connection.sent_bytes))
         self.writer.look_after()
 
-    def _collect(self, effect: SendRun, held: HeldRun) -> bool:
-        """Have a run leave with those of other ledgers at the end of the turn, if it may."""
-        sealed, slots = held.bodies[0], effect.slots
-        assert sealed is not None
-        size = len(sealed[0])
-        if size > RUN_BYTES_MAX or not slots:
+    # --- runs in bundles ---------------------------------------------------------------------------------------------
+
+    def confirm_bundled(
+        self, slots: int, ensemble: tuple[BookieId, ...], number: int, run: Run, futures: Futures, cost: int
+    ) -> bool:
+        """Confirm a run in its bundle, if that is all that its acknowledgements mean; else nothing has happened."""
+        if self._connections or not self.writer.confirm_head(slots, ensemble, number):
             return False
-        way = self._way
-        if way is None or way.sent_to != slots:
-            way = self._way = self._turn.way(self._ensemble, slots, self._bundled_quorum)
-        held.lac = effect.lac
-        held.bundle = bundle = way.lane.put(self, held, size, way)
-        if bundle is None:
-            return False
-        self._bundle = bundle
-        self._bundled_bytes += size
+        self._in_bundles -= 1
+        if isinstance(futures, list):
+            for entry_id, future in enumerate(futures, run[0]):
+                if future is not None and not future.done():
+                    future.set_result(entry_id)
+        elif futures is not None and not futures.done():
+            futures.set_result(run[0])
+        window = self._window
+        if window.waiters:
+            window.give_back(cost)
+        else:
+            window.used_bytes -= cost
         return True
 
-    def send_alone(self, run: HeldRun, way: Way) -> None:
-        """Send a run that was collected as a plain ADD."""
-        sealed, access, timeout_ms = run.bodies[0], self.access, self._config.add_timeout_ms
-        assert sealed is not None
-        body, body_crc = sealed
-        request = AddRun(access, body, body_crc, run.lac)
-        self._bundled_bytes -= len(body)
-        connections, entries = self._connections or self._make_connections(), (run.first, run.last)
-        for slot in way.slots:
-            connection = connections[slot]
-            connection.sent_bytes += len(body)
-            connection.sent_runs += 1
-            connection.unacked[run.number] = entries
-            if not connection.retired and not self._bookies.add_run(
-                connection.bookie, request, connection, run.number, timeout_ms
-            ):
-                run.marks = (*run.marks, (connection, connection.sent_bytes))
-        self.writer.look_after()
+    def hold(self, run: HeldRun) -> None:
+        """Hold a run here, and no longer in its bundle: of those that lie in bundles the oldest."""
+        if run.bundle is not None:
+            self._in_bundles -= 1
+        self._held.put(run)
 
-    def on_its_own(self, span: RunSpan, way: Way, lacking: Sequence[bool]) -> Sequence[SlotConnection]:
+    def _hold_all(self) -> None:
+        """Hold every run that lies in a bundle: something is to be done about one of them."""
+        if self._in_bundles:
+            assert self._way is not None
+            self._way.lane.hold_of(self)
+
+    def on_its_own(
+        self, number: int, run: Run, way: Way, lacking: Sequence[bool]
+    ) -> Sequence[SlotConnection]:
         """A run's bundle is dissolved: note which bookies of the lane have not stored it, and look after them.
 
         Returns:
             Its bookies, in the lane's order.
         """
-        found, (number, first, last), connections = [], span, self._connections or self._make_connections()
+        found, (first, last, _, _) = [], run
+        connections = self._connections or self._make_connections()
         for slot, lacks in zip(way.slots, lacking, strict=True):
             connection = connections[slot]
             connection.sent_runs += 1
@@ -444,25 +564,22 @@ class Outgoing:
             bundle, self._bundle = self._bundle, None
             bundle.lane.dissolve(bundle)
 
-    def copied(self, run: HeldRun, size: int) -> None:
-        """So many bytes of a run are in memory once more until its frame has left: it is held so long."""
-        run.cost += size
+    def copied(self, number: int, size: int) -> None:
+        """So many bytes of a run are in memory once more until its frame has left: it costs them too."""
         self._window.used_bytes += size
-
-    def _leave_first(self) -> None:
-        """What is sent now does not overtake the ledger's last run: that leaves with its bundle, if it has not."""
-        bundle = self._held[self._oldest + len(self._held) - 1].bundle
-        if bundle is not None:
-            bundle.leave()
+        if (held := self._held.get(number)) is not None:
+            held.cost += size
 
     def give_up_bundles(self, bookie: BookieId) -> None:
         """A bookie does not keep up: frames with runs of this writer that it has not taken leave its queue, for all."""
+        self._hold_all()
         for run in list(self._held.values()):
             if run.bundle is not None:
                 run.bundle.give_up(bookie)
 
     def _bytes_in_bundles(self, bookie: BookieId) -> int:
         """Bytes of this writer's runs in bundles that a bookie's connection has not taken."""
+        self._hold_all()
         return sum(
             len(sealed[0])
             for run in self._held.values()
@@ -473,58 +590,37 @@ class Outgoing:
 
     def confirm(self, last: int, *, keep: bool) -> None:
         """Complete the futures of all runs up to an entry; with `keep` they are held for resending until `leave`."""
-        held = self._held
-        first = number = self._unconfirmed
-        while (run := held.get(number)) is not None and run.last <= last:
-            if (only := run.future) is not None:
-                if not only.done():
-                    only.set_result(run.first)
-                run.future = None
-            for entry_id, future in enumerate(run.futures, run.first):
-                if future is not None and not future.done():
-                    future.set_result(entry_id)
-            run.futures = ()
-            run.settled = not keep
-            number += 1
-        self._unconfirmed = number
-        if not keep and self._unsettled == first:
-            self._unsettled = number
+        if self._in_bundles:
+            self._hold_all()
+        self._held.confirm(last, keep=keep)
         self.release()
 
     def leave(self, last: int) -> None:
         """The confirmed runs up to an entry are not sent again."""
-        while self._unsettled < self._unconfirmed and self._held[self._unsettled].last <= last:
-            self._held[self._unsettled].settled = True
-            self._unsettled += 1
+        self._held.leave(last)
         self.release()
 
     def futures(self) -> list[asyncio.Future[int]]:
         """Those of all unconfirmed runs."""
-        return [future for run in self._held.values() for _, future in run.waiting()]
+        self._hold_all()
+        return [future for _, future in self._held.waiting]
 
     def fail(self, error: Callable[[int], BaseException]) -> None:
         """Fail the futures of all unconfirmed runs; `error` makes the exception for an entry."""
-        for run in self._held.values():
-            for entry_id, future in run.waiting():
-                future.set_exception(error(entry_id))
+        self._hold_all()
+        for entry_id, future in self._held.waiting:
+            future.set_exception(error(entry_id))
         self.settle_all()
 
     def settle_all(self) -> None:
         """Nothing is sent again."""
-        for run in self._held.values():
-            run.settled = True
-        self._unsettled = self._unconfirmed = self._oldest + len(self._held)
+        self._hold_all()
+        self._held.settle(self._sent + 1)
         self.release()
 
     def release(self) -> None:
         """Take runs out of the window that are settled and, for every slot, sent or dropped."""
-        held, freed = self._held, 0
-        while (run := held.get(self._oldest)) is not None and run.settled and self._has_left(run):
-            freed += run.cost
-            del held[self._oldest]
-            self._oldest += 1
-        if not held:
-            held.clear()  # an emptied dict keeps its table
+        freed = self._held.drop(self._has_left)
         if freed or self._window.waiters:
             self._window.give_back(freed)
 
@@ -629,8 +725,8 @@ class Outgoing:
 
     def bookies_without_lac(
         self, lac: int, slots: Sequence[int], takes: Callable[[BookieId], bool]
-    ) -> list[BookieId]:
-        """The bookies at some slots that have not been sent this LAC and accept it in a frame of many: it is sent now."""
+    ) -> tuple[BookieId, ...]:
+        """The bookies at some slots that were not sent this LAC: those that take it in a frame of many are sent it now."""
         if self._connections:
             found = [self._connections[slot] for slot in slots]
             found = [
@@ -638,11 +734,11 @@ class Outgoing:
             ]
             for connection in found:
                 connection.explicit_lac = lac
-            return [connection.bookie for connection in found]
+            return tuple([connection.bookie for connection in found])
         if self.explicit_lac == lac:
-            return []
+            return ()
         self.explicit_lac = lac
-        return [bookie for slot in slots if takes(bookie := self._ensemble[slot])]
+        return self._ensemble  # no bookie has failed, or is absent
 
     def retire(self, slot: int) -> None:
         """The bookie at a slot gets nothing more, and its responses are ignored."""
@@ -655,6 +751,7 @@ class Outgoing:
 
     def retire_all(self) -> None:
         """The writer is done."""
+        self._hold_all()  # an open bundle drops what is retired
         self.retired = True
         self.leave_bundles()
         for connection in self._connections:

@@ -357,9 +357,6 @@ class UnboundedLedger:
 
     def _writer(self, taken: e.TakenOver, take_over: StreamTakeOver) -> LedgerWriter:
         record = taken.record
-        self._context.lacs.carried(
-            record.ledger_id
-        )  # of an earlier term's writer of this client: no bookie takes it now
         for hole in take_over.stragglers:
             log.warning(
                 "stream %s was taken over before bookie %s acknowledged entries %d to %d, which it may lack",

@@ -26,7 +26,7 @@ from quire.client.config import ClientConfig
 from quire.client.context import ClientContext
 from quire.client.leaving import finished, read, warn
 from quire.client.recovering.pending_replication import mark_closed
-from quire.client.sending.bundles import HeldRun, SlotConnection
+from quire.client.sending.bundles import HELD_BYTES, Futures, SlotConnection
 from quire.client.sending.lac_sending import LacNews
 from quire.client.sending.outgoing import ByteWindow, Outgoing, sealer_of
 from quire.client.writing.choosing import BookieChoices
@@ -255,8 +255,18 @@ class LedgerWriter:
         else:
             window.used_bytes += cost
         # What `_collect` does, in place: this is the one function that runs once per entry.
-        if not self._turn_due or not self._payloads or self._batch_bytes + size > self._run_bytes_max:
-            return self._put(payload, cost)
+        if not self._turn_due:
+            if _get_running_loop() is not self._loop:
+                self._refuse_elsewhere(cost)
+            self._turn_due = True
+            self._context.turn.at_its_end(self)
+        elif self._payloads and self._batch_bytes + size > self._run_bytes_max:
+            self._hand_over()
+            if not self._taking:
+                self._window.give_back(cost)
+                raise self._not_taking()
+        if self._payloads is _NO_PAYLOADS:
+            self._payloads, self._futures = [], []
         future = self._new_future()
         self._payloads.append(payload)
         self._futures.append(future)
@@ -436,13 +446,13 @@ class LedgerWriter:
         while self._batch_cost > self._run_cost_max and len(self._payloads) > 1:
             costs = accumulate((len(one) + self._entry_overhead) * self._copies for one in self._payloads)
             self._hand_over_first(max(1, sum(1 for _ in takewhile(self._run_cost_max.__ge__, costs))))
-        if self._payloads:
+        payloads, futures = self._payloads, self._futures
+        if payloads:
             size, cost = self._batch_bytes, self._batch_cost
             self._batch_bytes = self._batch_cost = 0
-            if len(self._payloads) == 1:  # the lists stay here for the next one
-                self._send([self._payloads.pop()], (), size, cost, self._futures.pop())
+            if len(payloads) == 1:  # the lists stay here for the next one
+                self._send([payloads.pop()], futures.pop(), size, cost)
                 return
-            payloads, futures = self._payloads, self._futures
             self._payloads, self._futures = _NO_PAYLOADS, _NO_FUTURES
             self._send(payloads, futures, size, cost)
 
@@ -460,21 +470,33 @@ class LedgerWriter:
     def _send(
         self,
         payloads: list[bytes],
-        futures: Sequence[asyncio.Future[int] | None],
+        futures: Futures,
         size: int,
         cost: int,
-        future: asyncio.Future[int] | None = None,
     ) -> None:
-        machine = self._machine
+        machine, outgoing, effects = self._machine, self._outgoing, self._effects
         window = machine.window
         number, lac, length_before = window.next_run, window.lac, window.length
-        first = machine.append(len(payloads), size)
-        self._context.lacs.carried(self.access.ledger_id)
-        bodies = self._sealer.seal(self.access.ledger_id, first, lac, length_before, payloads)
-        run = HeldRun(first, window.lap, bodies, futures, future)
-        self._window.used_bytes += run.cost - cost
-        self._outgoing.add(number, run)
-        self._effects.perform()
+        may_bundle = outgoing.may_bundle
+        if may_bundle:
+            run = machine.assign_ids(len(payloads), size)
+        else:
+            machine.append(len(payloads), size)
+            run = window.runs[number]
+        if effects.lac_waits:
+            self._context.lacs.carried(effects)
+        bodies = self._sealer.seal(self.access.ledger_id, run[0], lac, length_before, payloads)
+        sealed = bodies[0]
+        if may_bundle and sealed is not None:
+            held = HELD_BYTES + len(sealed[0])
+            self._window.used_bytes += held - cost
+            outgoing.send_new(number, run, sealed, futures, held, machine.change.live)
+        else:
+            held = HELD_BYTES + sum([len(one[0]) for one in bodies if one is not None])
+            self._window.used_bytes += held - cost
+            outgoing.add(number, run, bodies, futures, held)
+        if machine.out:
+            effects.perform()
 
     def idle(self) -> bool:
         """Whether no entry is on its way, or about to be."""
@@ -701,7 +723,8 @@ class LedgerWriter:
         cost, self._batch_cost, self._batch_bytes = self._batch_cost, 0, 0
         self._window.end(unsent)
         self._window.give_back(cost)
-        self._context.lacs.stopped(self.access.ledger_id, self._effects)
+        if self._effects.lac_waits:
+            self._context.lacs.carried(self._effects)
         if self._machine.status is Status.CLOSING:
             self._context.ticks.keep(self._effects)
             if self._outgoing.lags:  # what is abandoned at once stands in the closing record
@@ -725,6 +748,7 @@ class WriterEffects:
     Attributes:
         writer, access: see above.
         outgoing: the runs that bookies were sent, or are to be; `choices`: which bookies it gets when some fail.
+        lac_waits: whether `LacFrames` is to send its LAC.
         flush: from the end of the writer on, the wait for bookies that have not acknowledged all.
         finished: when everything is over, while somebody waits for it; `tasks`: its asyncio tasks under way.
     """
@@ -743,6 +767,7 @@ class WriterEffects:
         "choices",
         "finished",
         "flush",
+        "lac_waits",
         "outgoing",
         "tasks",
         "writer",
@@ -771,7 +796,7 @@ class WriterEffects:
             0 if access.term or machine.guarantees or is_striped else record.ack_quorum,
         )
         self._timer: asyncio.TimerHandle | None = None
-        self._ticking = self._performs = False
+        self._ticking = self._performs = self.lac_waits = False
         self.tasks: tuple[asyncio.Task[None], ...] = ()
         self._news: LacNews | None = None  # while there is any
         self._lost: tuple[Hole, ...] = ()  # what bookies had not acknowledged when they failed
@@ -801,6 +826,15 @@ class WriterEffects:
         self._machine.adds_acked_together(slots, ensemble, run)
         if self._machine.out and not self._performs:  # what is being performed comes first
             self.perform()
+
+    def confirm_head(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> bool:
+        """The same, where that confirms this run and no other, and its sender completes its futures."""
+        if self._performs or not self._machine.confirm_head(slots, ensemble, run):
+            return False
+        if not self.lac_waits:
+            self._context.lacs.confirmed(self)
+        self.writer.confirmed(self._machine.window.lac)
+        return True
 
     def followed(self, slot: int) -> None:
         """Readers wait for the LAC at the bookie of a slot."""
@@ -836,8 +870,8 @@ class WriterEffects:
             )
         self._news.due(effect, self.outgoing.connections)
 
-    def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, Sequence[BookieId]]:
-        """The LAC, and the bookies that were not sent it and accept it in a frame of many: it is sent to them now."""
+    def pending_explicit_lac(self, takes: Callable[[BookieId], bool]) -> tuple[int, tuple[BookieId, ...]]:
+        """The LAC, and the bookies that were not sent it: those that take it in a frame of many are sent it now."""
         lac = self._machine.window.lac
         return lac, self.outgoing.bookies_without_lac(lac, self._machine.change.live, takes)
 
@@ -858,7 +892,8 @@ class WriterEffects:
 
     def _confirmed(self, effect: e.Confirmed) -> None:
         self.outgoing.confirm(effect.last, keep=bool(self._machine.window.kept))
-        self._context.lacs.confirmed(self.ledger_id, self)
+        if not self.lac_waits:
+            self._context.lacs.confirmed(self)
         self.writer.confirmed(effect.last)
 
     def _fully_replicated(self, effect: e.FullyReplicated) -> None:

@@ -11,11 +11,16 @@ Source: Vanlightly's guide, "Last Add Confirmed (LAC)".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import takewhile
+from typing import Generic, TypeVar
+
+Writer = TypeVar("Writer")
+"""Whatever the driver knows a writer by; it is the key of a dictionary."""
 
 
-class PendingExplicitLacs:
-    """The ledgers that wait, the longest first.
+class PendingExplicitLacs(Generic[Writer]):
+    """The writers of ledgers that wait, the longest first.
 
     Args:
         after_ms: how long a LAC waits for an add that carries it.
@@ -28,17 +33,17 @@ class PendingExplicitLacs:
         self._after_ms = after_ms
         self._pause_ms = pause_ms
         # In the order of their times: time only rises, and a ledger that waits keeps its place.
-        self._since: dict[int, int] = {}
+        self._since: dict[Writer, int] = {}
         self._last_ms: int | None = None
 
-    def confirmed(self, ledger_id: int, now_ms: int) -> None:
+    def confirmed(self, writer: Writer, now_ms: int) -> None:
         """A ledger's LAC has risen. One that waits already goes on waiting since then."""
-        if ledger_id not in self._since:
-            self._since[ledger_id] = now_ms
+        if writer not in self._since:
+            self._since[writer] = now_ms
 
-    def carried(self, ledger_id: int) -> None:
+    def carried(self, writer: Writer) -> None:
         """An add's header carries all that is confirmed of a ledger, or its writer has ended: nothing is to be sent."""
-        self._since.pop(ledger_id, None)
+        self._since.pop(writer, None)
 
     @property
     def next_ms(self) -> int | None:
@@ -48,12 +53,16 @@ class PendingExplicitLacs:
         due_ms = next(iter(self._since.values())) + self._after_ms
         return due_ms if self._last_ms is None else max(due_ms, self._last_ms + self._pause_ms)
 
-    def due(self, now_ms: int) -> list[int]:
-        """The ledgers whose LACs are to be sent now, the longest waiting first. They wait no more."""
+    def __iter__(self) -> Iterator[Writer]:
+        """All that wait, as they are now."""
+        return iter(list(self._since))
+
+    def due(self, now_ms: int) -> list[Writer]:
+        """The writers whose LACs are to be sent now, the longest waiting first. They wait no more."""
         latest = now_ms - self._after_ms
-        due = [ledger_id for ledger_id, _ in takewhile(lambda item: item[1] <= latest, self._since.items())]
-        for ledger_id in due:
-            del self._since[ledger_id]
+        due = [writer for writer, _ in takewhile(lambda item: item[1] <= latest, self._since.items())]
+        for writer in due:
+            del self._since[writer]
         if due:
             self._last_ms = now_ms
         return due

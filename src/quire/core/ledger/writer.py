@@ -106,7 +106,7 @@ class RunWindow:
     runs: dict[int, Run] = field(default_factory=dict)
     kept: dict[int, Run] = field(default=NOTHING, init=False)
     lafr: int = field(default=NO_ENTRY, init=False)
-    _acked: dict[int, int] = field(default_factory=dict, init=False)
+    _acked: dict[int, int] = field(default=NOTHING, init=False)  # of those runs that a slot has
     _resent: dict[int, int] = field(default=NOTHING, init=False)
     _head: int = field(default=0, init=False)
 
@@ -125,15 +125,41 @@ class RunWindow:
         first = self.lap + 1
         self.lap = last = self.lap + count
         self.length += payload_bytes
-        masks = self.masks
-        if count < len(masks):
-            masks = tuple(masks[(first + offset) % len(masks)] for offset in range(count))
         number = self.next_run
         self.next_run = number + 1
-        # Half the time of a call of `Run`, which every run would pay.
-        run = self.runs[number] = tuple.__new__(Run, (first, last, self.lac, payload_bytes, masks))
-        self._acked[number] = 0
+        run = self.runs[number] = (first, last, self.lac, payload_bytes)
         return run
+
+    def masks_of(self, run: Run) -> tuple[int, ...]:
+        """The write sets that occur in a run, as masks of slots."""
+        masks, (first, last, _, _) = self.masks, run
+        if last - first + 1 >= len(masks):
+            return masks
+        return tuple(masks[entry_id % len(masks)] for entry_id in range(first, last + 1))
+
+    def confirm_head(self, slots: int, number: int) -> bool:
+        """Confirm a run that is the oldest, has its quorum with these slots (a mask), and with which no other is confirmed.
+
+        Returns:
+            Whether it is confirmed now. If not, nothing has happened: `acked` says what does.
+        """
+        runs, confirms = self.runs, self.rules.confirms
+        run = runs.get(number)
+        if run is None or number != self._head or self._acked or self.paused:
+            return False
+        if self.final_quorum > self.ack_quorum:
+            return False
+        for mask in self.masks if len(self.masks) == 1 else self.masks_of(run):
+            if not confirms(slots, mask, self.ack_quorum):
+                return False
+        del runs[number]
+        self._head = number + 1
+        _, self.lac, _, payload_bytes = run
+        self.confirmed_length += payload_bytes
+        if not runs:
+            runs.clear()  # an emptied dict keeps its table, and most of many writers are idle
+            self._resent = NOTHING
+        return True
 
     def acked(self, slots: int, number: int) -> int:
         """Some slots (a mask) have their entries of a run.
@@ -141,10 +167,15 @@ class RunWindow:
         Returns:
             How many entries became confirmed by it, those up to the LAC.
         """
-        acked = self._acked.get(number)
-        if acked is None:
+        if not slots or (number not in self.runs and number not in self.kept):
             return 0
-        self._acked[number] = acked | slots
+        acked = self._acked
+        if number in acked:
+            acked[number] |= slots
+        elif acked and number > next(reversed(acked)):
+            acked[number] = slots
+        else:  # in the order of the runs: a state is the same whatever came first
+            self._acked = dict(sorted({**acked, number: slots}.items()))
         return self.advance() if number == self._head and not self.paused else 0
 
     def advance(self) -> int:
@@ -158,10 +189,9 @@ class RunWindow:
         """
         before, head, runs, all_acked = self.lac, self._head, self.runs, self._acked
         confirms, ack_quorum = self.rules.confirms, self.ack_quorum
-        keeps = self.final_quorum > ack_quorum
-        while head in runs:
-            run, acked = runs[head], all_acked[head]
-            for mask in run.masks:
+        keeps, masks = self.final_quorum > ack_quorum, self.masks
+        while (acked := all_acked.get(head)) is not None and (run := runs.get(head)) is not None:
+            for mask in masks if len(masks) == 1 else self.masks_of(run):
                 if not confirms(acked, mask, ack_quorum):
                     break
             else:
@@ -170,16 +200,17 @@ class RunWindow:
                     self._keep(head, run)
                 else:
                     del all_acked[head]
-                self.lac = run.last
-                self.confirmed_length += run.payload_bytes
+                _, self.lac, _, payload_bytes = run
+                self.confirmed_length += payload_bytes
                 head += 1
                 continue
             break
         self._head = head
+        if not all_acked:
+            self._acked = NOTHING
         if not runs:
             runs.clear()  # an emptied dict keeps its table, and most of many writers are idle
             if not self.kept:
-                all_acked.clear()
                 self._resent = NOTHING
         return self.lac - before
 
@@ -203,19 +234,22 @@ class RunWindow:
         while number in kept:
             run = kept[number]
             # The LAFR is the last entry "fully replicated" in order: what is only acknowledged does not count.
-            if self._lacks(run, all_acked[number], self.final_quorum):
+            if self._lacks(run, all_acked.get(number, 0), self.final_quorum):
                 break
-            del kept[number], all_acked[number]
-            self.lafr = run.last
+            del kept[number]
+            all_acked.pop(number, None)
+            _, self.lafr, _, _ = run
             number += 1
         if not kept:
             self.kept = NOTHING
+        if not all_acked:
+            self._acked = NOTHING
         return self.lafr > before
 
     def _lacks(self, run: Run, acked: int, quorum: int) -> bool:
         """Whether some entry of a run has fewer acknowledgements than a quorum."""
         confirms = self.rules.confirms
-        for mask in run.masks:  # noqa: SIM110 - a generator takes three times as long
+        for mask in self.masks_of(run):  # noqa: SIM110 - a generator takes three times as long
             if not confirms(acked, mask, quorum):
                 return True
         return False
@@ -233,8 +267,7 @@ class RunWindow:
         """Forget what is unconfirmed: the length counts confirmed entries only."""
         self.paused, self.kept = False, NOTHING
         self.runs.clear()
-        self._acked.clear()
-        self._resent = NOTHING
+        self._acked = self._resent = NOTHING
         self._head = self.next_run
         self.length = self.confirmed_length
 
@@ -244,8 +277,8 @@ class RunWindow:
 
     def is_pending(self, number: int) -> bool:
         """Whether a run is in the window and lacks acknowledgements itself, whatever those before it lack."""
-        acked = self._acked.get(number)
-        return acked is not None and self._lacks(self.run(number), acked, self.final_quorum)
+        run = self.runs.get(number) or self.kept.get(number)
+        return run is not None and self._lacks(run, self._acked.get(number, 0), self.final_quorum)
 
     def resend_once(self, number: int, slot: int) -> bool:
         """Whether a slot may be sent a run once more; the second time it may not."""
@@ -256,33 +289,34 @@ class RunWindow:
     def unset(self, changed: int) -> None:
         """The bookies at these slots (a mask) are new: what their predecessors acknowledged does not count."""
         kept = ~changed
-        for number in self._acked:
-            self._acked[number] &= kept
+        left = {number: acked & kept for number, acked in self._acked.items() if acked & kept}
+        self._acked = left or NOTHING
 
     def stored_at(self, slots: Sequence[int]) -> Iterator[tuple[int, Run, tuple[int, ...], int]]:
         """Each run in the window, those of some slots that store something of it, and who has acknowledged it."""
         for number, run in chain(self.kept.items(), self.runs.items()):
-            if storing := slots_of(run.masks, slots):
-                yield number, run, storing, self._acked[number]
+            if storing := slots_of(self.masks_of(run), slots):
+                yield number, run, storing, self._acked.get(number, 0)
 
     def may_replace(self, replaced: int) -> bool:
         """Whether the bookies at these slots (a mask) may be replaced: what is confirmed to callers keeps its ack quorum."""
         may, acked, ack_quorum = self.rules.may_replace, self._acked, self.ack_quorum
         return all(
-            may(acked[number], replaced, mask, ack_quorum)
+            may(acked.get(number, 0), replaced, mask, ack_quorum)
             for number, run in self.kept.items()
-            for mask in run.masks
+            for mask in self.masks_of(run)
         )
 
     def lacking(self) -> int:
         """The slots that lack some of the oldest run in the window, as a mask."""
         number = self._head - len(self.kept)
-        if number not in self._acked:
+        run = self.runs.get(number) or self.kept.get(number)
+        if run is None:
             return 0
         stored_at = 0
-        for mask in self.run(number).masks:
+        for mask in self.masks_of(run):
             stored_at |= mask
-        return stored_at & ~self._acked[number]
+        return stored_at & ~self._acked.get(number, 0)
 
     def loses_quorum(self, absent: int) -> bool:
         """Whether some write set cannot reach its ack quorum while these slots (a mask) are absent."""
@@ -292,25 +326,27 @@ class RunWindow:
     def check(self, ensemble_size: int) -> None:
         """Assert what must hold between any two inputs: I2, I5, I13 of docs/counterexamples.md."""
         assert NO_ENTRY <= self.lac <= self.lap, "I5: the LAC is within what was handed out"
-        assert self._acked.keys() == self.kept.keys() | self.runs.keys()
+        assert self._acked.keys() <= self.kept.keys() | self.runs.keys()
+        assert all(self._acked.values()), "who has acknowledged nothing is not noted"
         assert not self.kept or self.final_quorum > self.ack_quorum
         last = self.lafr
         for offset, (number, run) in enumerate(self.kept.items(), self._head - len(self.kept)):
-            assert (number, run.first) == (offset, last + 1), "kept entries are LAFR + 1 .. LAC without a gap"
-            assert not self._lacks(run, self._acked[number], self.ack_quorum), (
+            first, run_last, _, _ = run
+            assert (number, first) == (offset, last + 1), "kept entries are LAFR + 1 .. LAC without a gap"
+            assert not self._lacks(run, self._acked.get(number, 0), self.ack_quorum), (
                 "I2: what is confirmed to callers is on its ack quorum"
             )
-            last = run.last
+            last = run_last
         assert not self.kept or last == self.lac, "kept entries are LAFR + 1 .. LAC without a gap"
         expected, length = self.lac + 1, self.confirmed_length
-        for offset, (number, run) in enumerate(self.runs.items()):
+        for offset, (number, (first, run_last, lac, payload_bytes)) in enumerate(self.runs.items()):
             assert number == self._head + offset
-            assert run.first == expected, "I13: pending entries are LAC + 1 .. LAP without a gap"
-            assert run.lac <= self.lac, "a header's LAC is never ahead"
-            assert self._acked[number] < 1 << ensemble_size, (
+            assert first == expected, "I13: pending entries are LAC + 1 .. LAP without a gap"
+            assert lac <= self.lac, "a header's LAC is never ahead"
+            assert self._acked.get(number, 0) < 1 << ensemble_size, (
                 "I13: acknowledgements are for slots of the ensemble"
             )
-            expected, length = run.last + 1, length + run.payload_bytes
+            expected, length = run_last + 1, length + payload_bytes
         assert length == self.length
         assert not self.runs or expected == self.lap + 1, (
             "I13: pending entries are LAC + 1 .. LAP without a gap"
@@ -318,7 +354,7 @@ class RunWindow:
         assert (
             self.paused
             or not self.runs
-            or self._lacks(self.runs[self._head], self._acked[self._head], self.ack_quorum)
+            or self._lacks(self.runs[self._head], self._acked.get(self._head, 0), self.ack_quorum)
         ), "a confirmed head is reported"
 
 
@@ -473,8 +509,26 @@ class WriterMachine:
             The id of the first; the others follow without a gap.
 
         Effects:
-            ChooseReplacements first, if a failure was only noted until now; SendRun to every live slot that stores
-            something of it.
+            As `assign_ids`, then SendRun to every live slot that stores something of it.
+
+        Raises:
+            NotWritingError, MisuseError: as `assign_ids`.
+        """
+        run = self.assign_ids(count, payload_bytes)
+        self._send_new(run)
+        return EntryId(run[0])
+
+    def _send_new(self, run: Run) -> None:
+        window = self.window
+        self._send(window.next_run - 1, run, slots_of(window.masks_of(run), self.change.live))
+
+    def assign_ids(self, count: int, payload_bytes: int) -> Run:
+        """Give a run of new entries their ids; the caller sends it to every live slot that stores something of it.
+
+        Its number is `window.next_run` before. Arguments as of `append`.
+
+        Effects:
+            ChooseReplacements, if a failure was only noted until now.
 
         Raises:
             NotWritingError: after close, fence or failure.
@@ -493,12 +547,7 @@ class WriterMachine:
             raise MisuseError(msg)
         if change.delayed and status is Status.WRITING:
             self._start_change()
-        number = window.next_run
-        run = window.add(count, payload_bytes)
-        slots = change.live if run.masks is window.masks else slots_of(run.masks, change.live)
-        sent = (number, run.first, run.last, run.lac, slots, window.lafr)
-        self.out.append(tuple.__new__(SendRun, sent))  # as a run is made
-        return run.first
+        return window.add(count, payload_bytes)
 
     def adds_acked(self, slot: int, bookie: BookieId, run: int) -> None:
         """A bookie stored its entries of a run. Late answers, and those of replaced bookies, change nothing.
@@ -512,7 +561,25 @@ class WriterMachine:
 
     def adds_acked_together(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> None:
         """The bookies that stood at these slots (a mask) of an ensemble stored a run: `adds_acked` of each, in one."""
-        self._acked(self.change.still_at(slots, ensemble), run)
+        lac = self.window.lac
+        if self.confirm_head(slots, ensemble, run):
+            self._confirmed(self.window.lac - lac)
+        else:
+            self._acked(self.change.still_at(slots, ensemble), run)
+
+    def confirm_head(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> bool:
+        """What `adds_acked_together` does where that confirms this run, and no other: without its effects.
+
+        So Confirmed, and SendExplicitLac if nothing is pending any more, are left to the caller.
+
+        Returns:
+            Whether it is confirmed. If not, nothing has happened.
+        """
+        return (
+            ensemble == self.change.ensemble
+            and self.waits.quorum_until_ms is None
+            and self.window.confirm_head(slots, run)
+        )
 
     def _acked(self, slots: int, run: int) -> None:
         if confirmed := self.window.acked(slots, run):
@@ -524,7 +591,9 @@ class WriterMachine:
         """Entries up to the LAC became confirmed. When nothing is pending no later header carries the LAC."""
         window = self.window
         lac = window.lac
-        self.out.append(tuple.__new__(Confirmed, (lac + 1 - count, lac)))  # as a run is made
+        self.out.append(
+            tuple.__new__(Confirmed, (lac + 1 - count, lac))
+        )  # half the time of a call of `Confirmed`
         if not window.runs:
             self.out.append(tuple.__new__(SendExplicitLac, (lac, self.change.live)))
         if self.waits.quorum_until_ms is not None and not self.below_quorum:
@@ -792,7 +861,8 @@ class WriterMachine:
             self._leave()
 
     def _send(self, number: int, run: Run, slots: tuple[int, ...]) -> None:
-        self.out.append(SendRun(number, run.first, run.last, run.lac, slots, self.window.lafr))
+        first, last, lac, _ = run
+        self.out.append(SendRun(number, first, last, lac, slots, self.window.lafr))
 
     def _resend(self, changed: tuple[int, ...]) -> None:
         """Unset success, and every pending run to the new bookies, with the headers of its first sending."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from quire.core.ids import BookieId, EntryId
+from quire.core.ids import BookieId
 from quire.core.state_table import StateTable
 
 
@@ -31,8 +31,10 @@ WRITER_TABLE: Final = StateTable(
     {
         "began_without": "writing > =",
         "append": "writing > = changing; changing > =",
+        "assign_ids": "writing > = changing; changing > =",
         "adds_acked": "writing > = closing; changing > =; closing closed ended abandoned > -",
         "adds_acked_together": "writing > = closing; changing > =; closing closed ended abandoned > -",
+        "confirm_head": "writing > =; changing closing closed ended abandoned > -",
         "add_failed": "writing > = changing closing ended; changing > = closing ended; closing closed ended abandoned > -",
         "bookie_lost": "writing > = changing; changing > =; closing closed ended abandoned > -",
         "bookie_left": "writing changing > =; closing closed ended abandoned > -",
@@ -89,14 +91,11 @@ NOTHING: Final = _Nothing()
 """What most of many machines keep where something may happen and has not. It is replaced, not changed in place."""
 
 
-class Run(NamedTuple):
-    """Entries handed over together. `masks` are the write sets that occur in it, as masks of slots."""
+Run: TypeAlias = tuple[int, int, int, int]
+"""(first, last, LAC of its headers, payload bytes) of entries handed over together.
 
-    first: EntryId
-    last: int
-    lac: int
-    payload_bytes: int
-    masks: tuple[int, ...]
+A plain tuple of numbers, and no object with names: thousands wait at a time, and Python's collector looks at these once.
+"""
 
 
 class Hole(NamedTuple):
