@@ -149,7 +149,7 @@ def _left_to_caller(machine: Any, name: str, lac: int, result: Any) -> list[Any]
         machine._send_new(result)
     elif name == "confirm_head" and result:
         machine._confirmed(machine.window.lac - lac)
-    said = machine.out[before:]
+    said: list[Any] = machine.out[before:]
     del machine.out[before:]
     return said
 
