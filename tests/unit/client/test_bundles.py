@@ -11,6 +11,7 @@ import pytest
 from quire.bookie.connections.bundle_requests import BundleRequests
 from quire.client.config import ClientConfig
 from quire.client.sending.bundles import Bundle
+from quire.client.writing.choosing import BookieChoices
 from quire.core.answers import Answer
 from quire.core.errors import LedgerClosedError, LedgerFencedError, NotWritingError
 from quire.net.channel import NativeCodec
@@ -276,6 +277,50 @@ async def test_entries_are_confirmed_in_order_whether_they_lie_in_bundles_or_are
             assert [entry for one, entry in done if one is ledger] == list(range(1, ledger._machine.lap + 1))
         await until_async(lambda: not any(ledger.held_bytes for ledger in ledgers), "all windows are empty")
         assert any(is_bundle for _, _, is_bundle in sent.requests)
+
+
+async def test_what_is_acknowledged_while_an_ensemble_change_is_under_way_outlives_its_bundle(
+    tmp_path, sent, monkeypatch
+):
+    """No bookie had failed, so nothing dissolved the bundle: it was forgotten with its last answer, and the run with it."""
+    async with writers(tmp_path, sent) as (_, _, ledgers):
+        (one, _), waiting = ledgers, []
+        monkeypatch.setattr(BookieChoices, "choose", lambda _, effect: waiting.append(effect))
+        futures = together(ledgers)
+        one._machine.left_bookies_asked([(0, one._machine.ensemble[0])], 0, spare=True)
+        one._effects.perform()
+        assert await futures[1] == 1
+        await until_async(lambda: not one._outgoing.is_unacknowledged)
+        assert not futures[0].done()
+        one._machine.replacements_chosen({}, 0)
+        one._effects.perform()
+        assert await futures[0] == 1
+        await until_async(lambda: not any(ledger.held_bytes for ledger in ledgers), "all windows are empty")
+
+
+async def test_a_bundle_that_is_complete_before_an_earlier_one_is_confirmed_after_it(
+    tmp_path, sent, monkeypatch
+):
+    async with writers(tmp_path, sent) as (_, _, ledgers):
+        late = []
+        add_bundle = Bundle.answered
+
+        def answered(bundle, tag, parts):
+            if not late or bundle is late[0][0]:
+                late.append((bundle, tag, parts))
+            else:
+                add_bundle(bundle, tag, parts)
+
+        monkeypatch.setattr(Bundle, "answered", answered)
+        first = together(ledgers)
+        await asyncio.sleep(0)
+        second = together(ledgers)
+        await until_async(lambda: len(late) == 3 and not ledgers[0]._outgoing.is_unacknowledged)
+        assert not any(future.done() for future in (*first, *second))
+        for one in late:
+            add_bundle(*one)
+        assert [future.result() for future in (*first, *second)] == [1, 1, 2, 2]
+        await until_async(lambda: not any(ledger.held_bytes for ledger in ledgers), "all windows are empty")
 
 
 @pytest.mark.parametrize("leaves", ["abandon", "close"])

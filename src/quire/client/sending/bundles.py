@@ -14,8 +14,9 @@ dropped as a whole.
 
 Until it is confirmed a run lies in its bundle, as a row of plain lists: Python's collector has no object of its own to look
 at for it. Nearly always it is confirmed there. Where more is to be known of one, its writer *holds* all its runs, each as a
-`HeldRun`: when its bundle is dissolved, when a frame has not left by the time its runs are confirmed, and as long as the
-writer has `SlotConnection`s.
+`HeldRun`: when its bundle is dissolved, when a frame has not left by the time its runs are confirmed, when it has its quorum
+and is not confirmed (an ensemble change is under way, or an earlier run lacks its own), and when it is sent by a writer that
+has `SlotConnection`s.
 
 Source: `docs/formats/native-protocol.md`, "Bundles".
 """
@@ -73,7 +74,14 @@ class RunWriter(Protocol):
         """The bookies at these slots (a mask) of the ensemble that a run was sent to have stored it."""
 
     def confirm_head(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> bool:
-        """The same, where that confirms this run and no other, and its sender completes its futures."""
+        """As `acked_together`, where that confirms this run and no other: its sender completes the futures.
+
+        Returns:
+            Whether it does. If not, nothing has happened.
+        """
+
+    def head_confirmed(self) -> None:
+        """The futures of a run that `confirm_head` confirmed are complete."""
 
     def followed(self, slot: int) -> None:
         """Readers wait for the LAC at the bookie of a slot."""
@@ -103,7 +111,7 @@ class RunSender(Protocol):
         """Id, master key, token and digest, sent with every request for this ledger."""
 
     def hold(self, run: HeldRun) -> None:
-        """Hold a run that lay in its bundle: of those that do the oldest."""
+        """Hold a run that lay in its bundle. All that lie in bundles are held at once, in the order of their numbers."""
 
     def send_alone(self, number: int, slots: Sequence[int]) -> None:
         """Send a run that is held as a plain ADD."""
@@ -111,7 +119,7 @@ class RunSender(Protocol):
     def confirm_bundled(
         self, slots: int, ensemble: tuple[BookieId, ...], number: int, run: Run, futures: Futures, cost: int
     ) -> bool:
-        """Confirm a run in its bundle, if that is all that its acknowledgements mean; else nothing has happened."""
+        """Confirm a run in its bundle, if that is all that its acknowledgements mean; else it is held."""
 
     def copied(self, number: int, size: int) -> None:
         """So many bytes of a run are in memory once more until its frame has left: it costs them too."""
@@ -488,6 +496,7 @@ class Bundle:
             self._deliver(acks.stored(tag, first, rows))
         if not self._awaited:
             self.lane.done(self)
+            assert not any(self._sealed), "each run is confirmed, or held by its writer"
             held = self._senders if self._is_held else ()
             self._forget()
             for sender in held:

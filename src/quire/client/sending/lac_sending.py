@@ -67,7 +67,7 @@ class LacFrames:
         self._timer: asyncio.TimerHandle | None = None
 
     def confirmed(self, teller: Teller) -> None:
-        """The LAC of a writer that does not wait has risen."""
+        """The LAC of a writer has risen that has none to be sent yet (`lac_waits`)."""
         teller.lac_waits = True
         self._pending.confirmed(teller, int(self._loop.time() * 1000) + 1)
         if self._timer is None:

@@ -1,8 +1,8 @@
 """What a writer has handed over and still holds: runs on their way, and the bookies that they are on their way to.
 
-A run is held until it is settled (confirmed or failed) and, for every slot, sent or dropped: so a bookie that stops
-reading counts against the window, and cannot make memory grow past it. It must know neither the protocol nor
-metadata.
+A run counts against the window until it is settled (confirmed or failed) and, for every slot, sent or dropped: so a bookie
+that stops reading cannot make memory grow past it. Until it is confirmed it lies in its bundle (`bundles.py`), or is held
+here: a run that travels alone, or of which more is to be known. It must know neither the protocol nor metadata.
 
 A run is sealed (its headers and digests are made) once, by `RunSealer`: one body for all slots, or one for each when
 the ledger is striped. `ByteWindow` is the bound on the bytes that one writer holds, and the queue of those who wait for
@@ -268,7 +268,7 @@ class HeldRuns(dict[int, HeldRun]):
 
     def put(self, run: HeldRun) -> None:
         """Hold a run, the newest one."""
-        if run.number - 1 not in self:  # those before it are confirmed
+        if run.number - 1 not in self:  # the one before it was confirmed in its bundle, and so all before it
             self._unsettled = self._unconfirmed = run.number
         self[run.number] = run
 
@@ -508,8 +508,13 @@ class Outgoing:
     def confirm_bundled(
         self, slots: int, ensemble: tuple[BookieId, ...], number: int, run: Run, futures: Futures, cost: int
     ) -> bool:
-        """Confirm a run in its bundle, if that is all that its acknowledgements mean; else nothing has happened."""
+        """Confirm a run in its bundle, if that is all that its acknowledgements mean.
+
+        If not, it is held from now on: its bundle may be over before it is confirmed, since an ensemble change is under way,
+        or an earlier run lacks its quorum.
+        """
         if self._connections or not self.writer.confirm_head(slots, ensemble, number):
+            self._hold_all()
             return False
         self._in_bundles -= 1
         if isinstance(futures, list):
@@ -523,10 +528,11 @@ class Outgoing:
             window.give_back(cost)
         else:
             window.used_bytes -= cost
+        self.writer.head_confirmed()
         return True
 
     def hold(self, run: HeldRun) -> None:
-        """Hold a run here, and no longer in its bundle: of those that lie in bundles the oldest."""
+        """Hold a run that lay in its bundle, or travels alone: all that are held were sent before it."""
         if run.bundle is not None:
             self._in_bundles -= 1
         self._held.put(run)

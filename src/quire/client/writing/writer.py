@@ -486,8 +486,9 @@ class LedgerWriter:
         if effects.lac_waits:
             self._context.lacs.carried(effects)
         bodies = self._sealer.seal(self.access.ledger_id, run[0], lac, length_before, payloads)
-        sealed = bodies[0]
-        if may_bundle and sealed is not None:
+        if may_bundle:
+            sealed = bodies[0]
+            assert sealed is not None  # one, for all slots
             held = HELD_BYTES + len(sealed[0])
             self._window.used_bytes += held - cost
             outgoing.send_new(number, run, sealed, futures, held, machine.change.live)
@@ -828,13 +829,14 @@ class WriterEffects:
             self.perform()
 
     def confirm_head(self, slots: int, ensemble: tuple[BookieId, ...], run: int) -> bool:
-        """The same, where that confirms this run and no other, and its sender completes its futures."""
-        if self._performs or not self._machine.confirm_head(slots, ensemble, run):
-            return False
+        """As `acked_together`, where that confirms this run and no other: its sender completes the futures."""
+        return not self._performs and self._machine.confirm_head(slots, ensemble, run)
+
+    def head_confirmed(self) -> None:
+        """The futures of a run that `confirm_head` confirmed are complete."""
         if not self.lac_waits:
             self._context.lacs.confirmed(self)
         self.writer.confirmed(self._machine.window.lac)
-        return True
 
     def followed(self, slot: int) -> None:
         """Readers wait for the LAC at the bookie of a slot."""
