@@ -269,6 +269,12 @@ class Way:
         return mask
 
 
+_ROWS: Final = (
+    "_senders", "_ways", "_numbers", "_runs", "_futures", "_costs", "_sealed", "_packed", "_bodies",
+)  # fmt: skip
+"""The lists of a bundle that have a place for each of its runs."""
+
+
 class Bundle:
     """Runs that travel together; open until `leave`.
 
@@ -421,18 +427,7 @@ class Bundle:
 
     def _keep(self, kept: Sequence[bool]) -> None:
         """Only some of the rows stay."""
-        lists = (
-            "_senders",
-            "_ways",
-            "_numbers",
-            "_runs",
-            "_futures",
-            "_costs",
-            "_sealed",
-            "_packed",
-            "_bodies",
-        )
-        for name in lists:
+        for name in _ROWS:
             setattr(self, name, list(compress(getattr(self, name), kept)))
 
     def _send(self, channels: Sequence[Channel]) -> None:
@@ -558,8 +553,9 @@ class Bundle:
 
     def _forget(self) -> None:
         """Nothing more is to be done about its runs: who still holds one holds no more than that."""
-        self._senders, self._ways, self._numbers, self._runs, self._costs = [], [], [], [], []
-        self._futures, self._sealed, self._packed, self._bodies, self._connections = [], [], [], [], ()
+        for name in _ROWS:
+            setattr(self, name, [])
+        self._connections = ()
 
 
 class Lane:

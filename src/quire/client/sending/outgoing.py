@@ -338,7 +338,7 @@ class Outgoing:
 
     Attributes:
         access, writer: see above.
-        may_bundle: whether its runs may travel in bundles, if they are short.
+        bundled_quorum: see above.
         retired: nothing more is sent.
     """
 
@@ -346,7 +346,6 @@ class Outgoing:
         "_bookies",
         "_bundle",
         "_bundled_bytes",
-        "_bundled_quorum",
         "_clock",
         "_config",
         "_connections",
@@ -359,8 +358,8 @@ class Outgoing:
         "_way",
         "_window",
         "access",
+        "bundled_quorum",
         "explicit_lac",
-        "may_bundle",
         "retired",
         "writer",
     )
@@ -386,8 +385,7 @@ class Outgoing:
         self._clock = clock
         self._turn = turn
         self._connections: tuple[SlotConnection, ...] = ()
-        self._bundled_quorum = bundled_quorum
-        self.may_bundle = bundled_quorum > 0
+        self.bundled_quorum = bundled_quorum
         self._way: Way | None = None
         self._bundle: Bundle | None = None  # that the last run of those went with
         self.retired = False
@@ -455,7 +453,7 @@ class Outgoing:
             way = self._way
             if way is None or way.sent_to != slots:
                 self.leave_bundles()
-                way = self._way = self._turn.way(self._ensemble, slots, self._bundled_quorum)
+                way = self._way = self._turn.way(self._ensemble, slots, self.bundled_quorum)
             lane = way.lane
             bundle = lane.open
             if bundle is None or not bundle.put(self, number, run, sealed, futures, cost, way):

@@ -477,7 +477,7 @@ class LedgerWriter:
         machine, outgoing, effects = self._machine, self._outgoing, self._effects
         window = machine.window
         number, lac, length_before = window.next_run, window.lac, window.length
-        may_bundle = outgoing.may_bundle
+        may_bundle = outgoing.bundled_quorum > 0
         if may_bundle:
             run = machine.assign_ids(len(payloads), size)
         else:

@@ -2,8 +2,8 @@
 
 A bookie that was stopped for longer than its session, or whose registration is deleted, may have been replaced by a copy
 of itself. What it then acknowledged or denied, the other would not know of. So its *identity lease* is pending, and it defers
-adds, fences and negative responses, until it is registered again under its own boot number; the
-bookie ends when another boot has the identity. Entries that it has it may show: they are what they were.
+adds, fences and negative responses, until it is registered again under its own boot number; the bookie ends when another boot
+has the identity. Entries that it has it may show: they are what they were.
 
 A metadata store that is down makes no lease pending: no other process can take the identity over either.
 

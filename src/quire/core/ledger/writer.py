@@ -591,9 +591,8 @@ class WriterMachine:
         """Entries up to the LAC became confirmed. When nothing is pending no later header carries the LAC."""
         window = self.window
         lac = window.lac
-        self.out.append(
-            tuple.__new__(Confirmed, (lac + 1 - count, lac))
-        )  # half the time of a call of `Confirmed`
+        # Half the time of a call of `Confirmed`.
+        self.out.append(tuple.__new__(Confirmed, (lac + 1 - count, lac)))
         if not window.runs:
             self.out.append(tuple.__new__(SendExplicitLac, (lac, self.change.live)))
         if self.waits.quorum_until_ms is not None and not self.below_quorum:
