@@ -197,10 +197,9 @@ class ActorWorld:
     # --- messages ------------------------------------------------------------------------------------------------------
 
     def _deliveries(
-        self, state: State, client: int, bookie: int, moves: list[Move], *, at_once: bool = False
+        self, state: State, index: int, client: int, bookie: int, moves: list[Move], *, at_once: bool = False
     ) -> None:
-        """What a connection carries to its bookie."""
-        index = self.at.link + client * self.n + bookie
+        """What the connection at an index of the state carries to its bookie."""
         key = ("deliver", client, bookie, state[bookie], state[index], at_once)
         delivered = self._memo.get(key)
         if delivered is None:
@@ -263,9 +262,8 @@ class ActorWorld:
             new[index] = self.links.number(self.links.parts[new[index]].answered(reply))
             self._tidy(new, client, index)
 
-    def _hearings(self, state: State, client: int, bookie: int, moves: list[Move]) -> None:
-        """What a connection carries to its client."""
-        index = self.at.link + client * self.n + bookie
+    def _hearings(self, state: State, index: int, client: int, bookie: int, moves: list[Move]) -> None:
+        """What the connection at an index of the state carries to its client."""
         key = ("hear", client, bookie, state[self.at.client + client], state[index])
         moved = self._memo.get(key)
         if moved is None:

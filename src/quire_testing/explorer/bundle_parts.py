@@ -315,7 +315,10 @@ class OneLedger:
         """The next run reaches a bookie, which takes or refuses it."""
         moves: list[Move] = []
         state = self.states.parts[at]
-        self.world._deliveries(state, 0, bookie, moves, at_once=self.world._syncs_at_once(state))
+        world = self.world
+        world._deliveries(
+            state, world.at.link + bookie, 0, bookie, moves, at_once=world._syncs_at_once(state)
+        )
         return self._numbered(moves)
 
     def admits(self, at: int, bookie: int) -> bool:

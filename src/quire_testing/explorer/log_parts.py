@@ -63,8 +63,7 @@ class Flight(NamedTuple):
     """How many writes had been acknowledged when this one began: it comes after them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Handle:
+class Handle(NamedTuple):
     """One handle and its driver's few fields; or a truncation, which asks as a handle does, and appends nothing.
 
     Attributes:

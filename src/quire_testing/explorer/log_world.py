@@ -107,42 +107,42 @@ class LogWorld:
         except (QuireError, AssertionError) as error:
             name, _, rest = str(error).partition(": ")
             fault = fault or ((name, rest) if name in LOG_INVARIANTS else ("L6", str(error)))
-        handle = replace(handle, machine=machine, fault=fault)
+        handle = handle._replace(machine=machine, fault=fault)
         for effect in machine.out:
             handle = self._takes(handle, effect)
         machine.out = []
         handle = self._drained(handle)
-        handle = replace(handle, state=self.machines.number(handle.machine))
+        handle = handle._replace(state=self.machines.number(handle.machine))
         return Label(f"{handle.name} {who}", command, tuple(said), kind=command.split(maxsplit=1)[0]), handle
 
     def _takes(self, handle: Handle, effect: fx.Effect | t.TrimEffect) -> Handle:
         match effect:
             case fx.Serve(ledger_id) | fx.SwitchLedger(ledger_id):
-                return replace(handle, target=int(ledger_id))
+                return handle._replace(target=int(ledger_id))
             case fx.DrainLedger(ledger_id):
                 target = (
                     0 if handle.target == ledger_id else handle.target
                 )  # it gets no more, also once drained
-                return replace(handle, draining=int(ledger_id), target=target)
+                return handle._replace(draining=int(ledger_id), target=target)
             case fx.ReadHead():
-                return replace(handle, work=(*handle.work, ("read",)))
+                return handle._replace(work=(*handle.work, ("read",)))
             case fx.RecoverLedger(item):
-                return replace(handle, work=(*handle.work, ("recover", int(item.ledger_id))))
+                return handle._replace(work=(*handle.work, ("recover", int(item.ledger_id))))
             case fx.CreateLedger():
-                return replace(handle, work=(*handle.work, ("create",)))
+                return handle._replace(work=(*handle.work, ("create",)))
             case fx.WriteHead(head, version):
-                return replace(handle, work=(*handle.work, ("swap", self.heads.number(head), version)))
+                return handle._replace(work=(*handle.work, ("swap", self.heads.number(head), version)))
             case fx.DeleteLedger(ledger_id):
-                return replace(handle, work=(*handle.work, ("delete", int(ledger_id))))
+                return handle._replace(work=(*handle.work, ("delete", int(ledger_id))))
             case t.TrimDeleteLedger(item):
-                return replace(handle, work=(*handle.work, ("delete", int(item.ledger_id))))
+                return handle._replace(work=(*handle.work, ("delete", int(item.ledger_id))))
             case fx.BackOff():
-                return replace(handle, work=(*handle.work, ("retry",)))
+                return handle._replace(work=(*handle.work, ("retry",)))
             case fx.CloseLedger(ledger_id):
-                return replace(handle, work=(*handle.work, ("close", int(ledger_id))))
+                return handle._replace(work=(*handle.work, ("close", int(ledger_id))))
             case fx.LeadershipEnded():
                 kept = tuple(("late", *w[1:]) if w[0] == "swap" else w for w in handle.work)
-                return replace(handle, work=kept, flights=())
+                return handle._replace(work=kept, flights=())
         return handle
 
     def _drained(self, handle: Handle) -> Handle:
@@ -153,7 +153,7 @@ class LogWorld:
         machine = clone(handle.machine)
         machine.drained(LedgerId(ledger), handle.confirmed.count(ledger))
         out, machine.out = machine.out, []
-        handle = replace(handle, machine=machine, draining=0)
+        handle = handle._replace(machine=machine, draining=0)
         for effect in out:
             handle = self._takes(handle, effect)
         return handle
@@ -177,7 +177,7 @@ class LogWorld:
         appends = handle.target and handle.target != handle.draining and not machine.is_closing
         if appends and state.written < self.configuration.writes:
             flight = Flight(handle.target, handle.appended, seen=len(state.acked))
-            after = replace(handle, appended=handle.appended + 1, flights=(*handle.flights, flight))
+            after = handle._replace(appended=handle.appended + 1, flights=(*handle.flights, flight))
             label = Label(
                 f"handle {who}", f"append {flight.number} to ledger {flight.ledger}", (), kind="append"
             )
@@ -205,7 +205,7 @@ class LogWorld:
         ledger = state.ledgers[flight.ledger - 1]
         fate = "refused" if ledger.closed or ledger.deleted else "stored"
         flights = (*handle.flights[:index], flight._replace(fate=fate), *handle.flights[index + 1 :])
-        after = self._with(state, who, replace(handle, flights=flights))
+        after = self._with(state, who, handle._replace(flights=flights))
         if fate == "stored":
             stored = ledger._replace(records=(*ledger.records, (who, flight.number)))
             after = after._replace(ledgers=put(state.ledgers, flight.ledger, stored))
@@ -217,7 +217,7 @@ class LogWorld:
         flight = handle.flights[index]
         rest = (*handle.flights[:index], *handle.flights[index + 1 :])
         if flight.fate == "refused":
-            after = replace(handle, flights=rest)
+            after = handle._replace(flights=rest)
             return self._step(
                 state,
                 who,
@@ -225,7 +225,7 @@ class LogWorld:
                 lambda m: m.ledger_failed(LedgerId(flight.ledger), "fenced"),
                 f"hears that ledger {flight.ledger} is fenced",
             )
-        after = replace(handle, flights=rest, confirmed=(*handle.confirmed, flight.ledger))
+        after = handle._replace(flights=rest, confirmed=(*handle.confirmed, flight.ledger))
         label, acked = self._step(state, who, after, lambda _: None, f"acknowledges {flight.number}")
         return label, acked._replace(acked=(*state.acked, (who, flight.number, flight.seen)))
 
@@ -233,7 +233,7 @@ class LogWorld:
 
     def _works(self, state: LogState, who: int, handle: Handle) -> Iterator[Move]:
         for index, work in enumerate(handle.work):
-            rest = replace(handle, work=(*handle.work[:index], *handle.work[index + 1 :]))
+            rest = handle._replace(work=(*handle.work[:index], *handle.work[index + 1 :]))
             kind = work[0]
             if kind in ("swap", "late"):
                 yield from self._cas(state, who, rest, work)
@@ -295,7 +295,7 @@ class LogWorld:
         if state.ledgers[ledger_id - 1].deleted:
             return self._finds_deleted(state, who, rest, ledger_id)
         closed = state.ledgers[ledger_id - 1]._replace(closed=True)
-        after = replace(rest, work=(*rest.work, ("recovered", ledger_id)))
+        after = rest._replace(work=(*rest.work, ("recovered", ledger_id)))
         label = Label(f"handle {who}", f"fences and closes ledger {ledger_id}", (), kind="recover")
         return label, self._with(state, who, after)._replace(ledgers=put(state.ledgers, ledger_id, closed))
 
@@ -337,7 +337,7 @@ class LogWorld:
         new = self._taken(state, rest, head, version)
         answer = "conflict" if new is None else "written"
         response = ("answer", answer, 0 if rest.truncates and new is None else state.version + 1)
-        after = rest if kind == "late" else replace(rest, work=(*rest.work, response))
+        after = rest if kind == "late" else rest._replace(work=(*rest.work, response))
         after_cas = self._with(state, who, after)
         if new is not None:
             after_cas = self._listed(after_cas, new)
@@ -345,7 +345,7 @@ class LogWorld:
         command = f"takes v{version}: {ids} from {rest.name} {who}"
         yield Label("store", command, (answer,), kind=f"swap {answer}"), after_cas
         if kind == "swap" and state.lost_swaps and not rest.ended:
-            late = replace(rest, work=(*rest.work, ("late", head, version)))
+            late = rest._replace(work=(*rest.work, ("late", head, version)))
             spent = state._replace(lost_swaps=state.lost_swaps - 1)
             # A truncation's driver takes an unknown outcome for a conflict: whatever is in stays in.
             yield self._step(

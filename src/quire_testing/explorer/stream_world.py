@@ -121,10 +121,10 @@ class StreamWorld(ActorWorld):
                     yield (name, "timeout"), self._asked(self._timeouts, state, client)
             else:
                 yield (name, ""), self._asked(self.repairs.moves_of, state, client)
-            for bookie in range(self.n):
-                if state[self.at.link + client * self.n + bookie] != self.no_link:
-                    yield (name, "sends", bookie), self._asked(self._deliveries, state, client, bookie)
-                    yield (name, "hears", bookie), self._asked(self._hearings, state, client, bookie)
+            for bookie, index in enumerate(range(first := self.at.link + client * self.n, first + self.n)):
+                if state[index] != self.no_link:
+                    yield (name, "sends", bookie), self._asked(self._deliveries, state, index, client, bookie)
+                    yield (name, "hears", bookie), self._asked(self._hearings, state, index, client, bookie)
             if state[self.at.ask + client] != self.no_ask:
                 yield (name, "store"), self._asked(self._questions_of, state, client)
         for bookie in range(self.n):

@@ -179,6 +179,9 @@ class Symmetry:
         self._clearing = self._of(world.clearings, clearing_renamed)
         self._inverse = [tuple(sorted(range(world.n), key=names.__getitem__)) for names, _ in self._renamings]
         self._by_order: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
+        # Where a state has each bookie and its connections.
+        first, after = world.at.link, world.at.link + world.count * world.n
+        self._links = [(bookie, range(first + bookie, after, world.n)) for bookie in range(world.n)]
         self._bookie_look: dict[int, int] = {}
         self._link_look: dict[int, int] = {}
 
@@ -186,17 +189,15 @@ class Symmetry:
         """The state that stands for this one."""
         if len(self._renamings) == 1:
             return state
-        world = self._world
-        n, base, count = world.n, world.at.link, world.count
         bookie_look, link_look = self._bookie_look, self._link_look
         looks = []
-        for bookie in range(n):
+        for bookie, links in self._links:
             number = state[bookie]
             look = bookie_look.get(number)
             if look is None:
                 look = self._look(bookie_look, self._bookie, number)
             parts = [look]
-            for index in range(base + bookie, base + count * n, n):
+            for index in links:
                 number = state[index]
                 look = link_look.get(number)
                 if look is None:

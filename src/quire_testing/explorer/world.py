@@ -130,8 +130,8 @@ class LedgerWorld(WorldParts):
         no_link, at_once = self.no_link, self._syncs_at_once(state)
         for index, (client, bookie) in enumerate(self.pairs, self.at.link):
             if state[index] != no_link:
-                self._deliveries(state, client, bookie, moves, at_once=at_once)
-                self._hearings(state, client, bookie, moves)
+                self._deliveries(state, index, client, bookie, moves, at_once=at_once)
+                self._hearings(state, index, client, bookie, moves)
 
     def outstanding(self, state: State, client: int, bookie: int) -> list[Request]:
         """The same, with those that wait for the disk."""
