@@ -20,7 +20,7 @@ from quire.cli.local.local_cluster import LocalCluster
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ledger.notes import LedgerNotes
-from quire.core.ledger.replica import gaps
+from quire.core.ledger.replica import Replica, ReplicaList, gaps
 from quire.core.ledger.stripes import BookieStripes, bookie_stripes
 from quire_testing.history import Event, History, Verdict, judge
 from quire_testing.recording import RecordedAppends
@@ -108,8 +108,9 @@ async def lacking(
     access, held = LedgerAccess.of(record), {}
     wanted = list(bookie_stripes(record, last))
     for bookie in {part.bookie for part in wanted}:
-        answer, held[bookie] = await client.bookies.list_entries(bookie, access)
+        answer, intervals = await client.bookies.list_entries(bookie, access)
         assert answer in (Answer.OK, Answer.NO_LEDGER), answer
+        held[bookie] = Replica.of(ReplicaList(answer, tuple(intervals)), record)
     return notes, wanted, [gap for part in wanted for gap in gaps(part, held[part.bookie])]
 
 

@@ -88,11 +88,11 @@ async def test_a_close_records_what_a_stopped_bookie_lacks(tmp_path):
         assert missing == 0
         assert recorded
         code, found = await asyncio.to_thread(command, made, "ledger", "verify", str(ledger_id))
-        assert (code, found["good"], found["complete"]) == (1, True, False)
+        assert (code, found["good"], found["complete"]) == (5, True, False)
         [bookie] = {hole["bookie"] for hole in found["holes"]}
         assert {hole["bookie"] for hole in found["recorded_holes"]} == {bookie}
         code, shown = await asyncio.to_thread(command, made, "ledger", "show", str(ledger_id))
-        assert (code, shown["complete"]) == (0, False)
+        assert (code, shown["complete"]) == (5, False)
         [lacking] = [each for each in shown["ensembles"][0]["bookies"] if each["held"] < each["wanted"]]
         assert lacking["id"] == bookie
         assert lacking["missing"]

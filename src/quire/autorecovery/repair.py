@@ -17,8 +17,8 @@ from typing import Final
 
 from quire.autorecovery.targets import RepairTargets
 from quire.client.client import Client
-from quire.client.repairing.ledger_repair import LedgerRepair, access_of
-from quire.client.repairing.replica_lists import replica_list
+from quire.client.repairing.inspection import look_at
+from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.errors import NoSuchLedgerError, QuireError, RefusedError
 from quire.core.ids import BookieId
 from quire.core.repair.effects import Loss, RepairEnded, RepairOutcome
@@ -171,16 +171,21 @@ class ClusterRepair:
 
     async def _look_at(self, ledger_id: int, known: Collection[BookieId]) -> UnderReplicatedLedger | None:
         client = self._client
-        record, notes, _ = await client.records.read_with_notes(ledger_id)
-        access = access_of(record, self._password)
-        named = {bookie for fragment in record.fragments for bookie in fragment.ensemble}
-        lost = {bookie for bookie in named if bookie in self._lost or bookie not in known}
-        asked = sorted(named - lost)
-        timeout_ms = client.config.read_timeout_ms
-        lists = await asyncio.gather(
-            *(replica_list(client.bookies, bookie, record, access, timeout_ms=timeout_ms) for bookie in asked)
+
+        def lost(bookie: BookieId) -> bool:
+            return bookie in self._lost or bookie not in known
+
+        look = await look_at(
+            ledger_id,
+            client.records,
+            client.bookies,
+            password=self._password,
+            lost=lost,
+            timeout_ms=client.config.read_timeout_ms,
         )
-        lacking = under_replication_of(record, notes, dict(zip(asked, lists, strict=True)), lost)
+        record = look.record
+        gone = {bookie for fragment in record.fragments for bookie in fragment.ensemble if lost(bookie)}
+        lacking = under_replication_of(record, look.notes, look.lists, gone, look.lac)
         return lacking if not lacking.is_complete or lacking.needs_repair or lacking.undecided else None
 
     # --- repairing -------------------------------------------------------------------------------------------------

@@ -314,6 +314,7 @@ class BookieServer:
         properties = {
             service.NATIVE_PROPERTY: service.native_property(port, native_hello.VERSION),
             service.FEATURES_PROPERTY: service.features_property(features),
+            service.ZONE_PROPERTY: "",
         }
         if offered := self.config.offered_directory:
             properties[service.DIRECTORY_PROPERTY] = offered

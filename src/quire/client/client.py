@@ -25,13 +25,7 @@ from quire.client.machines import SHIPPED, Machines
 from quire.client.reading.reader import LedgerReader
 from quire.client.recovering.recovery import recover_ledger
 from quire.client.recovering.recovery_failures import check_ignored_lacs
-from quire.client.repairing.copies import (
-    LedgerReport,
-    LedgerVerifier,
-    LimboClearing,
-    LimboReport,
-    recorded_holes,
-)
+from quire.client.repairing.copies import LedgerReport, LimboClearing, LimboReport, verify_copies
 from quire.client.streams.unbounded import UnboundedLedger
 from quire.client.writing.creating import check_custom, gives_guarantee_up, guarantee_of, place, shape_of
 from quire.client.writing.writer import LedgerWriter
@@ -308,12 +302,7 @@ class Client:
 
     async def verify_ledger(self, ledger_id: int, password: bytes = b"") -> LedgerReport:
         """Read every copy of every entry up to the last confirmed one and compare them. Changes nothing."""
-        reader = await self.open_ledger(ledger_id, password, recover=False)
-        access = LedgerAccess.of(reader.metadata)
-        report = await LedgerVerifier(reader, access, self.context).verify()
-        _, notes, _ = await self.records.ledgers.read_with_notes(ledger_id)
-        report.recorded = recorded_holes(notes)
-        return report
+        return await verify_copies(lambda: self.open_ledger(ledger_id, password, recover=False), self.context)
 
     # --- unbounded ledgers -------------------------------------------------------------------------------------------
 

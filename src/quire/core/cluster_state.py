@@ -27,6 +27,18 @@ class BookieStanding(Enum):
     DOWN = "down"
 
 
+def standing(*, writable: bool, responds: bool) -> BookieStanding:
+    """What a registered bookie can be counted on for.
+
+    Args:
+        writable: whether it is registered as taking entries.
+        responds: whether it responded when it was asked.
+    """
+    if not writable:
+        return BookieStanding.READ_ONLY
+    return BookieStanding.WRITABLE if responds else BookieStanding.SILENT
+
+
 class ClusterBookie(NamedTuple):
     """A bookie of the cluster.
 
@@ -34,11 +46,13 @@ class ClusterBookie(NamedTuple):
         bookie: its id.
         standing: what it can be counted on for.
         needy: it reports something that needs a person or time, or cannot report.
+        zone: where it stands; nothing is placed by it yet.
     """
 
     bookie: BookieId
     standing: BookieStanding
     needy: bool = False
+    zone: str = ""
 
 
 class ClusterHealth(Enum):
@@ -48,7 +62,23 @@ class ClusterHealth(Enum):
     ATTENTION = "attention"
     """Logs can be written, and something needs a person or time."""
     UNHEALTHY = "unhealthy"
-    """No ledger of the shape can be created, or the metadata store takes no change."""
+    """No ledger of the first shape can be created, or the metadata store takes no change."""
+
+
+class ShapeJudgement(NamedTuple):
+    """Whether a ledger of a shape can be created now.
+
+    Attributes:
+        shape: which.
+        absent: the bookies without which it begins; which of them is drawn for each ledger.
+        absent_slots: how many slots of it are absent.
+        refusal: why none can be created; empty if one can.
+    """
+
+    shape: Shape
+    absent: tuple[BookieId, ...]
+    absent_slots: int
+    refusal: str
 
 
 class ClusterJudgement(NamedTuple):
@@ -57,18 +87,14 @@ class ClusterJudgement(NamedTuple):
     Attributes:
         health: how the cluster is.
         writable: the bookies that take entries.
-        absent: the bookies without which a ledger of the shape begins; which of them is drawn for each ledger.
-        absent_slots: how many slots of it are absent.
         needy: the bookies that need a person or time.
-        refusal: why no ledger of the shape can be created; empty if one can.
+        shapes: what can be created of each shape, in the order in which they were asked for.
     """
 
     health: ClusterHealth
     writable: tuple[BookieId, ...]
-    absent: tuple[BookieId, ...]
-    absent_slots: int
     needy: tuple[BookieId, ...]
-    refusal: str
+    shapes: tuple[ShapeJudgement, ...]
 
 
 class _Zero:
@@ -79,12 +105,17 @@ class _Zero:
 
 
 def judge(
-    shape: Shape, bookies: Sequence[ClusterBookie], *, takes_changes: bool = True, has_old_marks: bool = False
+    shapes: Sequence[Shape],
+    bookies: Sequence[ClusterBookie],
+    *,
+    takes_changes: bool = True,
+    has_old_marks: bool = False,
 ) -> ClusterJudgement:
-    """How a cluster is, for ledgers of a shape.
+    """How a cluster is, for ledgers of some shapes.
 
     Args:
-        shape: what a ledger asks for: E, Qw, Qa, and how many bookies must be there.
+        shapes: what ledgers ask for: E, Qw, Qa, and how many bookies must be there. The first is what a cluster must be able to
+            create; with another that cannot be created a log cannot go on, and needs attention.
         bookies: all that are registered or have a cookie.
         takes_changes: whether the metadata store took a change.
         has_old_marks: whether a ledger has been marked as under-replicated for longer than a worker needs to begin.
@@ -95,14 +126,19 @@ def judge(
 
     writable, read_only = of(BookieStanding.WRITABLE), of(BookieStanding.READ_ONLY)
     others = of(BookieStanding.DOWN, BookieStanding.SILENT)
-    refusal, absent_slots = "", 0
-    try:
-        absent_slots = len(place_ledger(shape, writable, others, _Zero(), read_only=read_only).absent)
-    except NotEnoughBookiesError as error:
-        refusal = error.message
+    found: list[ShapeJudgement] = []
+    for shape in shapes:
+        refusal, absent_slots = "", 0
+        try:
+            absent_slots = len(place_ledger(shape, writable, others, _Zero(), read_only=read_only).absent)
+        except NotEnoughBookiesError as error:
+            refusal = error.message
+        absent = (*read_only, *others) if absent_slots else ()
+        found.append(ShapeJudgement(shape, absent, absent_slots, refusal))
     needy = tuple(one.bookie for one in bookies if one.needy or one.standing is not BookieStanding.WRITABLE)
-    health = ClusterHealth.ATTENTION if needy or has_old_marks else ClusterHealth.HEALTHY
-    if refusal or not takes_changes:
+    health = ClusterHealth.HEALTHY
+    if needy or has_old_marks or any(one.refusal for one in found):
+        health = ClusterHealth.ATTENTION
+    if found[0].refusal or not takes_changes:
         health = ClusterHealth.UNHEALTHY
-    absent = (*read_only, *others) if absent_slots else ()
-    return ClusterJudgement(health, tuple(writable), absent, absent_slots, needy, refusal)
+    return ClusterJudgement(health, tuple(writable), needy, tuple(found))

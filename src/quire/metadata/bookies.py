@@ -36,6 +36,7 @@ from quire.wire.bookie_service_info import (
     BOOKIE_RPC,
     FEATURES_PROPERTY,
     NATIVE_PROPERTY,
+    ZONE_PROPERTY,
     BookieServiceInfo,
     Endpoint,
     check_bookie_id,
@@ -78,6 +79,11 @@ class BookieInfo:
     def features(self) -> frozenset[str]:
         """What its program can do, names of later programs included."""
         return parse_features_property(self.properties.get(FEATURES_PROPERTY, ""))
+
+    @property
+    def zone(self) -> str:
+        """Where it stands; empty where it does not say."""
+        return self.properties.get(ZONE_PROPERTY, "")
 
     def serialize(self) -> bytes:
         """The value to register."""

@@ -27,6 +27,9 @@ NATIVE_PROPERTY: Final = "quire.native"
 FEATURES_PROPERTY: Final = "quire.features"
 """Property: what the bookie's program can do, names with a space between them; those of later programs are kept."""
 
+ZONE_PROPERTY: Final = "quire.zone"
+"""Property: where the bookie stands, such as a rack or an availability zone; empty while nothing is placed by it."""
+
 DIRECTORY_PROPERTY: Final = "quire.directory"
 """Property: the bookie's directory on its machine, an absolute path; a client there opens segments only below it."""
 
@@ -179,6 +182,10 @@ PROPERTIES: Final = NamedValues(
         FEATURES_PROPERTY: (
             "what the bookie's program can do",
             FieldUse("Quire's bookies", "Quire's clients"),
+        ),
+        ZONE_PROPERTY: (
+            "where the bookie stands; empty, as nothing is placed by it yet",
+            FieldUse("Quire's bookies", "Quire's command line"),
         ),
         DIRECTORY_PROPERTY: (
             "the bookie's directory on its machine, for short-circuit reads",

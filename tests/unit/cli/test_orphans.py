@@ -44,9 +44,9 @@ class At:
         assert done.exit_code == code, done.output
         return done.output
 
-    async def json(self, *arguments: str) -> list[dict[str, object]]:
+    async def json(self, *arguments: str, code: int = 0) -> list[dict[str, object]]:
         """What it prints as JSON."""
-        said = await self.quire(*arguments, "--json")
+        said = await self.quire(*arguments, "--json", code=code)
         return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
 
     async def passes(self, count: int = 1) -> int:
@@ -96,9 +96,9 @@ async def test_orphans_are_listed_and_deleted_by_name(tmp_path: Path) -> None:
             for ledger_id in (one, two, three)
         ]
         assert f"{three}" in await at.quire("orphans")
-        (status,) = await at.json("status")
+        (status,) = await at.json("status", code=5)
         assert (status["orphans"], status["holding"]) == (3, {})
-        assert "3 ledgers on bookies have no record" in await at.quire("status")
+        assert "3 ledgers on bookies have no record" in await at.quire("status", code=5)
 
         assert "give --delete to delete them" in await at.quire("orphans", str(one), code=2)
         assert "name the ledgers" in await at.quire("orphans", "--delete", code=2)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger.quorum import stripes_of_slot
-from quire.core.ledger.replica import gaps
+from quire.core.ledger.replica import Replica, ReplicaList, gaps
 from quire.core.ledger.stripes import BookieStripes, HeldInterval, not_held
 
 SIZE = 4
@@ -31,7 +32,7 @@ def test_gaps_are_what_no_interval_holds(
     part = BookieStripes(BookieId("b"), *span, SIZE, stripes_of_slot(slot, SIZE, quorum))
     held = [HeldInterval(*some, 1, 1) for some in whole]
     held += [HeldInterval(*some, SIZE, stripes) for some, stripes in striped]
-    found = gaps(part, held)
+    found = gaps(part, Replica(ReplicaList(Answer.OK, tuple(held)), SIZE))
     assert sorted(entry for part in found for entry in part.ids()) == not_held(part, held)
     assert sum(part.count for part in found) == len(not_held(part, held))
     assert part.count == sum(1 for _ in part.ids())

@@ -131,6 +131,19 @@ def test_a_fragment_whose_end_is_open_is_left_out_and_its_gone_bookies_are_named
     assert lacking.entries == {MissingKind(MissingReason.GONE, 3, BOOKIES[0]): 4}
 
 
+def test_a_fragment_whose_end_is_open_is_compared_up_to_its_lac_and_nothing_is_copied_there():
+    record = new_ledger(
+        LedgerId(5), BOOKIES[:3], write_quorum=3, ack_quorum=2, digest_type=DigestType.CRC32C, password=b""
+    )
+    lists = {BOOKIES[0]: listed(range(8)), BOOKIES[1]: listed(range(8)), BOOKIES[2]: listed(range(3))}
+    lacking = under_replication_of(record, NO_NOTES, lists, [], lac=5)
+    assert lacking.entries == {MissingKind(MissingReason.OPEN, 2, BOOKIES[2]): 3}
+    assert (lacking.of_open, lacking.copyable, lacking.needs_repair) == (3, 0, False)
+    assert not lacking.is_complete
+    nowhere = under_replication_of(record, NO_NOTES, dict.fromkeys(BOOKIES[:3], listed([0, 1])), [], lac=2)
+    assert nowhere.has_losses, "an entry up to the LAC was on Qa bookies"
+
+
 def test_notes_of_holes_that_are_filled_need_a_repair_that_copies_nothing():
     notes = LedgerNotes((BookieHoles(BOOKIES[0], (EntryRange(2, 3),)),))
     every = dict.fromkeys(BOOKIES[:3], listed(range(10)))

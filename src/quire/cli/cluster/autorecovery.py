@@ -70,11 +70,13 @@ async def repairs(client: QuireClient, out: Output) -> int:
     """List the ledgers that are marked for repair: why, since when, what was tried, and what each waits for.
 
     With --json the last object has the totals. The estimate is how long workers take for what they can repair by themselves,
-    at the rate of their last minute. Exit code 5: ledgers are marked.
+    at the rate of their last minute. Exit code 5: ledgers are marked, or a bookie is away and not all are marked yet.
     """
-    from quire.cli.cluster.marked import marked_ledgers, shown, totals
+    from quire.cli.cluster.marked import away_bookies, away_lines, marked_ledgers, shown, totals
 
-    rows, facts = await marked_ledgers(client.records, client.records.repairs("quire cluster"))
+    marks = client.records.repairs("quire cluster")
+    rows, facts = await marked_ledgers(client.records, marks)
+    facts["away"] = away = await away_bookies(client, marks)
     columns = ("ledger_id", "reasons", "age", "copies_left", "attempts", "size", "waits_for")
     least = ("attempts", "age", "size")
     out.rows(columns, rows, shown=shown, most=LISTED_MAX, none="No ledger is marked.", least=least)
@@ -82,7 +84,9 @@ async def repairs(client: QuireClient, out: Output) -> int:
         out.result(facts)
     elif rows:
         out.note(totals(facts))
-    return EXIT_ATTENTION if rows else 0
+    for line in away_lines(away, await marks.lost_delay_s()):
+        out.note(line)
+    return EXIT_ATTENTION if rows or away else 0
 
 
 LISTED_MAX = 100

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from quire.cli.cluster.alerts import conditions_of, silent, unregistered
 from quire.cli.console.output import counted, human_bytes, human_duration
-from quire.core.cluster_state import BookieStanding
+from quire.core.cluster_state import BookieStanding, standing
 from quire.wire.addresses import address_of
 
 if TYPE_CHECKING:
@@ -71,10 +71,11 @@ async def _row(client: QuireClient, bookie: BookieId, info: BookieInfo, timeout_
     return {
         "id": str(bookie),
         "address": address_of(info.host, info.port),
-        "standing": _standing(info, answers=ok).value,
+        "standing": standing(writable=info.writable, responds=ok).value,
         "answers": answer.name.lower(),
         "protocol": protocol,
         "features": info.properties.get(FEATURES_PROPERTY),
+        "zone": info.zone,
         "holds": _held(says),
         **figures_of(says),
         "info": says if ok else None,
@@ -82,16 +83,11 @@ async def _row(client: QuireClient, bookie: BookieId, info: BookieInfo, timeout_
     }
 
 
-def _standing(info: BookieInfo, *, answers: bool) -> BookieStanding:
-    if not info.writable:
-        return BookieStanding.READ_ONLY
-    return BookieStanding.WRITABLE if answers else BookieStanding.SILENT
-
-
 def _down(bookie: str) -> dict[str, Any]:
     nothing = dict.fromkeys(("answers", "protocol", "features", "holds"))
     down = {
         "id": bookie,
+        "zone": "",
         "address": None,
         "standing": BookieStanding.DOWN.value,
         "conditions": unregistered(),

@@ -10,7 +10,15 @@ import typer
 from quire.cli.cluster import autorecovery
 from quire.cli.cluster.alerts import kinds_of, lines_of
 from quire.cli.cluster.bookie_rows import bookie_rows, collector_of, shown
-from quire.cli.cluster.health import health
+from quire.cli.cluster.health import (
+    QUORUMS,
+    health,
+    line_of,
+    quorums_of,
+    shape_in,
+    shapes_in_use,
+    states_of,
+)
 from quire.cli.cluster.orphans import accept_store, orphans
 from quire.cli.console.failures import EXIT_ATTENTION
 from quire.cli.console.opening import with_client
@@ -18,7 +26,7 @@ from quire.cli.console.options import MEANT
 from quire.cli.console.output import Output, counted
 from quire.cli.ledger.ledger_show import DAMAGED
 from quire.cli.ledger.repair import repair_cluster, under_replication
-from quire.core.cluster_state import BookieStanding
+from quire.core.cluster_state import BookieStanding, ClusterHealth, judge
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -63,25 +71,28 @@ async def bookies(client: QuireClient, out: Output) -> int:
     )
     out.rows(columns, rows, shown=lambda row: row | shown(row) | {"needs": kinds_of(row)}, least=least)
     out.lines(lines_of(rows))
-    return EXIT_ATTENTION if _needy(rows) else 0
+    return EXIT_ATTENTION if any(row["conditions"] for row in rows) else 0
 
 
 @app.command()
 @with_client(frames=False)
 async def status(client: QuireClient, out: Output) -> int:
-    """Say how the cluster is: bookies, ledgers and streams by state, logs.
+    """Say how the cluster is: bookies, what can be created on them, ledgers and streams by state, logs.
 
-    Alerts are shown with what ends them; the exit code is 5 then.
+    Alerts are shown with what ends them; the exit code is 5 then, and where no ledger can be created.
     """
     from quire.log.heads import LogHeads
 
     rows: list[dict[str, Any]]
-    rows, ledgers, streams, logs = await asyncio.gather(
+    rows, ledgers, streams, logs, used = await asyncio.gather(
         bookie_rows(client),
-        states_of(client.records.ledgers),
-        states_of(client.records.streams),
+        records_by_state(client.records.ledgers),
+        records_by_state(client.records.streams),
         LogHeads(client.store).names(),
+        shapes_in_use(client.store),
     )
+    shapes = dict.fromkeys((shape_in(QUORUMS), *used))
+    judged = judge(tuple(shapes), states_of(rows))
     count = {one.value: sum(row["standing"] == one.value for row in rows) for one in BookieStanding}
     collection = collection_of(rows)
     most_counted = max(sum(ledgers.values()), sum(streams.values()))
@@ -89,6 +100,8 @@ async def status(client: QuireClient, out: Output) -> int:
         "cluster": (uri := MEANT.get()),
         "instance": (instance := client.store.instance_id),
         "bookies": count,
+        "health": judged.health.value,
+        "refused": {quorums_of(one.shape): one.refusal for one in judged.shapes if one.refusal},
         "ledgers": ledgers,
         "streams": streams,
         "all_counted": most_counted < RECORDS_COUNTED_MAX,
@@ -98,6 +111,7 @@ async def status(client: QuireClient, out: Output) -> int:
     }
     standing = ", ".join(f"{number} {name}" for name, number in count.items() if number) or "none"
     lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}"]
+    lines.append(f"Health   {line_of(judged, len(rows))}")
     lines += [f"Ledgers  {states_text(ledgers, 'ledger')}", f"Streams  {states_text(streams, 'stream')}"]
     lines.append(f"Logs     {len(logs):,}")
     if collection["orphans"]:
@@ -108,14 +122,11 @@ async def status(client: QuireClient, out: Output) -> int:
     if not count["up"]:
         lines.append("No bookie is writable: start bookies (`quire up`, `quire bookie`).")
     out.result(facts, *lines)
-    return EXIT_ATTENTION if DAMAGED in ledgers | streams or _needy(rows) else 0
+    well = judged.health is ClusterHealth.HEALTHY and DAMAGED not in ledgers | streams
+    return 0 if well else EXIT_ATTENTION
 
 
 app.command()(health)
-
-
-def _needy(rows: list[dict[str, Any]]) -> bool:
-    return any(row["conditions"] for row in rows)
 
 
 def collection_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -133,7 +144,7 @@ def collection_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-async def states_of(records: RecordStore) -> dict[str, int]:
+async def records_by_state(records: RecordStore) -> dict[str, int]:
     """How many ledgers, or streams, there are in each state (of the first `RECORDS_COUNTED_MAX`)."""
     from quire.core.errors import CorruptMetadataError
 

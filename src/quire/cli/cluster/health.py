@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MARKS_MAX: Final = 1000
 """So many ledgers that are marked for repair are counted."""
+HEADS_MAX: Final = 1000
+"""The shapes of so many logs are looked at."""
 OLD_MARK_S: Final = 60
 """A worker begins with a marked ledger sooner."""
 QUORUMS: Final = "3/3/2"
@@ -84,48 +86,75 @@ async def examine(uri: str, timeout_s: float, shape: Shape) -> tuple[dict[str, A
                 client = await opened.enter_async_context(client_of)
                 found = await listed(client)
                 refusal = await refusal_of(client.store)
-                marked = await old_marks(client)
+                marked, used = await old_marks(client), await shapes_in_use(client.store)
         except TimeoutError as error:
             raise NoClusterError(
                 f"The metadata store of {uri} did not respond in {timeout_s:g} s: check that it runs and can be reached."
             ) from error
         rows = await bookie_rows(client, found, int((began + timeout_s - time.monotonic()) * 1000))
-    judged = judge(shape, states_of(rows), takes_changes=not refusal, has_old_marks=bool(marked))
+    shapes = (shape, *(one for one in used if one != shape))
+    judged = judge(shapes, states_of(rows), takes_changes=not refusal, has_old_marks=bool(marked))
+    first = judged.shapes[0]
     facts = {
         "health": judged.health.value,
         "cluster": uri,
-        "quorums": f"{shape.ensemble_size}/{shape.write_quorum}/{shape.ack_quorum}",
+        "quorums": quorums_of(shape),
         "writable": len(judged.writable),
         "bookies": len(rows),
-        "absent_slots": judged.absent_slots,
-        "refusal": judged.refusal or None,
+        "absent_slots": first.absent_slots,
+        "refusal": first.refusal or None,
+        "refused_of_logs": {quorums_of(one.shape): one.refusal for one in judged.shapes[1:] if one.refusal},
         "store": refusal or None,
         "attention": list(judged.needy),
         "marked": marked,
         "seconds": round(time.monotonic() - began, 3),
     }
-    return facts, _line(judged, len(rows), refusal, marked)
+    return facts, line_of(judged, len(rows), refusal, marked)
+
+
+def quorums_of(shape: Shape) -> str:
+    """The quorums of a shape, as users write them."""
+    return f"{shape.ensemble_size}/{shape.write_quorum}/{shape.ack_quorum}"
+
+
+async def shapes_in_use(store: MetadataStore) -> list[Shape]:
+    """The shapes of the ledgers of the first `HEADS_MAX` logs; a damaged log has none."""
+    from quire.core.errors import CorruptMetadataError
+    from quire.log.heads import HEADS
+    from quire.wire.log_records import decode_head
+
+    found: dict[Shape, None] = {}
+    for key, stored in await store.list(HEADS, limit=HEADS_MAX):
+        with suppress(CorruptMetadataError, ValueError):
+            log = decode_head(stored.value, bytes.fromhex(key.removeprefix(HEADS))).settings
+            least = log.min_present or log.ack_quorum
+            found[Shape(log.ensemble_size, log.write_quorum, log.ack_quorum, least)] = None
+    return list(found)
 
 
 def states_of(rows: Sequence[dict[str, Any]]) -> list[ClusterBookie]:
     """The bookies of a cluster, from the rows that `bookie_rows` gives."""
     return [
-        ClusterBookie(BookieId(row["id"]), BookieStanding(row["standing"]), bool(row["conditions"]))
+        ClusterBookie(
+            BookieId(row["id"]), BookieStanding(row["standing"]), bool(row["conditions"]), row["zone"]
+        )
         for row in rows
     ]
 
 
-def _line(judged: ClusterJudgement, bookies: int, refusal: str, marked: int) -> str:
+def line_of(judged: ClusterJudgement, bookies: int, refusal: str = "", marked: int = 0) -> str:
     """What people read."""
+    first = judged.shapes[0]
     if refusal:
         return f"unhealthy: the metadata store takes no change, so nothing is created or replaced: {refusal}"
     parts = [f"{len(judged.writable)} of {counted(bookies, 'bookie')} can be written to"]
-    if judged.refusal:
-        parts.append(judged.refusal)
-    elif judged.absent_slots:
+    if first.refusal:
+        parts.append(first.refusal)
+    elif first.absent_slots:
         parts.append(
-            f"a new ledger begins with {counted(judged.absent_slots, 'absent slot')} ({', '.join(judged.absent)})"
+            f"a new ledger begins with {counted(first.absent_slots, 'absent slot')} ({', '.join(first.absent)})"
         )
+    parts += [f"there are logs for which {one.refusal}" for one in judged.shapes[1:] if one.refusal]
     if judged.needy:
         need = "needs" if len(judged.needy) == 1 else "need"
         parts.append(f"{', '.join(judged.needy)} {need} attention (`quire cluster bookies`)")

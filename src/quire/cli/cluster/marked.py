@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quire.cli.console.output import counted, human_bytes, human_duration
 from quire.cli.ledger.ledger_show import id_text
+from quire.cli.ledger.repair_show import about, sum_known
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.repair.rate import seconds_left
 from quire.core.repair.under_replicated_marks import WaitsFor
@@ -16,6 +17,7 @@ from quire.core.repair.work_queue import LIMITS, queued_mark
 if TYPE_CHECKING:
     from quire.core.ledger.metadata import LedgerMetadata
     from quire.core.repair.under_replicated_marks import LedgerRepairs
+    from quire.log.client import QuireClient
     from quire.metadata.records import AllRecords
     from quire.metadata.repairs import RepairStore, Stored
     from quire.wire.underreplication import MissingBookies
@@ -61,17 +63,18 @@ async def marked_ledgers(
             rows.append(row)
             if record is None or record.terms is not None:  # one that cannot be read may be a stream's
                 perhaps_streams[ledger_id] = row, record is not None
-            left, left_bytes = left + by_worker, left_bytes + by_worker * row["bytes"]
+            left, left_bytes = left + by_worker, left_bytes + by_worker * (row["bytes"] or 0)
     for stream_id, name in (await records.streams.names_of(perhaps_streams)).items():
         row, is_stream = perhaps_streams[stream_id]
         if is_stream or name is not None:
             row["stream"] = name
-    rows.sort(key=lambda row: (row["copies_left"], row["bytes"], row["ledger_id"]))
+    rows.sort(key=lambda row: (row["copies_left"], row["bytes"] or 0, row["ledger_id"]))
     rate, ledger_rate = sum(one.bytes_per_s for one in workers), sum(one.ledgers_per_hour for one in workers)
-    estimate_s = seconds_left(left, left_bytes, ledger_rate, rate)
+    size = sum_known(row["bytes"] for row in rows)
+    estimate_s = seconds_left(left, left_bytes, ledger_rate, 0 if size is None else rate)
     facts = {
         "ledgers": len(rows),
-        "bytes": sum(row["bytes"] for row in rows),
+        "bytes": size,
         "bytes_per_s": rate,
         "ledgers_per_hour": ledger_rate,
         "estimate_s": round(estimate_s, 1) if estimate_s is not None and enabled else None,
@@ -130,7 +133,7 @@ def _row(
         "age_s": max(0, int(time.time()) - min(times) // 1000) if times else None,
         "copies_left": seen.copies,
         "attempts": attempts.count if attempts is not None else 0,
-        "bytes": seen.size,
+        "bytes": seen.size if record is not None and record.length else None,
         "waits_for": waiting,
         "why": why,
     }
@@ -145,14 +148,34 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
         "ledger_id": id_text(row["ledger_id"], streams),
         "reasons": ", ".join(row["reasons"]) + named,
         "age": None if row["age_s"] is None else human_duration(row["age_s"]),
-        "size": f"about {human_bytes(row['bytes'])}",
+        "size": about(row["bytes"]).removeprefix("of "),
         "waits_for": f"{row['waits_for']}{f' ({why})' if (why := row['why']) else ''}",
     }
 
 
+async def away_bookies(client: QuireClient, marks: RepairStore) -> dict[str, int | None]:
+    """The bookies that are not registered, with the seconds that an auditor has seen them away; None: none has yet."""
+    away, counted_s = await client.bookies.away(), await marks.away()
+    return {
+        str(bookie): found.mark.seconds
+        if (found := counted_s.get(bookie)) is not None and found.mark is not None
+        else None
+        for bookie in sorted(away)
+    }
+
+
+def away_lines(away: dict[str, int | None], delay_s: int) -> list[str]:
+    """What is not looked at because a bookie is away, in sentences."""
+    until = f"its ledgers are marked after {human_duration(delay_s)} (`quire cluster lost-delay`)"
+    return [
+        f"Not looked at: {bookie}, which is down{'' if seconds is None else f' for {human_duration(seconds)}'}; {until}."
+        for bookie, seconds in away.items()
+    ]
+
+
 def totals(facts: dict[str, Any]) -> str:
     """The last line."""
-    text = f"{counted(facts['ledgers'], 'ledger')} marked, about {human_bytes(facts['bytes'])} to copy"
+    text = f"{counted(facts['ledgers'], 'ledger')} marked, {about(facts['bytes'])} to copy"
     if facts["estimate_s"] is not None:
         text += f", {human_duration(facts['estimate_s'])} at {facts['ledgers_per_hour']:,} ledgers an hour"
         text += f" and {human_bytes(facts['bytes_per_s'])}/s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from quire.cli.console.failures import EXIT_ATTENTION
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import argument, option
 from quire.cli.console.output import Output, attributes, human_bytes
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from quire.cli.console.picture import FragmentFacts
-    from quire.client.repairing.inspection import HeldStripes
+    from quire.client.repairing.inspection import HeldStripes, LedgerLook
     from quire.core.ledger.metadata import LedgerMetadata
     from quire.core.ledger.terms import TermRange
     from quire.log.client import QuireClient
@@ -66,28 +67,28 @@ async def list_ledgers(
 
 
 @with_client(frames=False)
-async def show(client: QuireClient, out: Output, ledger_id: LedgerArgument) -> None:
+async def show(client: QuireClient, out: Output, ledger_id: LedgerArgument) -> int:
     """Draw a ledger: its fragments, its quorums and its state, and what each bookie says that it holds.
 
     Bookies list the entries that they hold; what one lacks is shown, and whether the record calls it a hole. A stream's id
-    draws the stream, as `quire stream show` does.
+    draws the stream, as `quire stream show` does. Exit code 5: copies are missing, or were not looked at.
     """
-    from quire.client.access import LedgerAccess
-    from quire.client.reading.lac_read import newest_lac
-    from quire.client.repairing.inspection import held_stripes
-    from quire.core.ledger.metadata import LedgerState
+    from quire.client.repairing.inspection import held_stripes, look_at
 
-    record, notes, version = await client.records.read_with_notes(ledger_id)
+    record = (await client.records.read(ledger_id))[0]
     if record.terms is not None:
-        await show_stream(client, out, await name_of(client, ledger_id), record.password)
-        return
-    standing = await standing_of(client)
-    lac = None
-    if record.state is not LedgerState.CLOSED:
-        lac = await newest_lac(record, LedgerAccess.of(record), client.bookies, timeout_ms=ANSWER_MS)
-    held = await held_stripes(record, notes, lac, client.bookies, timeout_ms=ANSWER_MS)
-    facts = facts_of(record) | shown_facts(record, version, standing, held)
+        return await show_stream(client, out, await name_of(client, ledger_id), record.password)
+    look = await look_at(ledger_id, client.records, client.bookies, password=b"", timeout_ms=ANSWER_MS)
+    standing = await standing_of(client, look)
+    held, record = held_stripes(look), look.record
+    facts = facts_of(record) | shown_facts(record, look.version, standing, held)
     out.result(facts, *drawing(record, standing), "", *holdings(held))
+    return code_of_held(held)
+
+
+def code_of_held(held: Sequence[HeldStripes]) -> int:
+    """The exit code of a look at what bookies list: 0 where every copy was looked at and is there."""
+    return 0 if all(each.is_known and not each.missing for each in held) else EXIT_ATTENTION
 
 
 async def name_of(client: QuireClient, ledger_id: int) -> str:
@@ -223,12 +224,19 @@ def drawing(record: LedgerMetadata, standing: dict[str, str]) -> list[str]:
     return [head, "", *draw_fragments(fragments_of(record), standing), "", *write_sets]
 
 
-async def show_stream(client: QuireClient, out: Output, name: str, password: bytes) -> None:
-    """Draw a stream: its terms, its fragments, and for whom a take-over waits."""
+async def show_stream(client: QuireClient, out: Output, name: str, password: bytes) -> int:
+    """Draw a stream: its terms, its fragments, what each bookie says that it holds, and for whom a take-over waits."""
+    from quire.client.repairing.inspection import held_stripes, look_at
+
     stream = client.unbounded_ledger(name, password)
     reader, awaited = await stream.open_reader(), await stream.waits_for()
     record, last = reader.metadata, reader.last_add_confirmed
+    look = await look_at(
+        record.ledger_id, client.records, client.bookies, password=password, timeout_ms=ANSWER_MS
+    )
+    held = held_stripes(look)
     facts = stream_facts(name, record) | {
+        "complete": code_of_held(held) == 0,
         "last_add_confirmed": last,
         "silent": list(reader.silent),
         "waits_for": dict(awaited),
@@ -241,9 +249,11 @@ async def show_stream(client: QuireClient, out: Output, name: str, password: byt
             for each in fragments_of(record)
         ],
     }
-    lines = picture(name, record, last, await standing_of(client))
+    lines = picture(name, record, last, await standing_of(client, look))
+    lines += ["", *holdings(held)]
     lines += [f"Its take-over waits for {bookie}: {why}." for bookie, why in awaited.items()]
     out.result(facts, *lines)
+    return code_of_held(held)
 
 
 def stream_facts(name: str, record: LedgerMetadata) -> dict[str, object]:
@@ -301,7 +311,18 @@ def guarantee_text(record: LedgerMetadata, standing: dict[str, str]) -> str:
     return ", its guaranteed write quorum was waived" if GIVEN_UP in record.custom else ""
 
 
-async def standing_of(client: QuireClient) -> dict[str, str]:
-    """What each registered bookie takes: `up` or `read-only`."""
+async def standing_of(client: QuireClient, look: LedgerLook) -> dict[str, str]:
+    """What each registered bookie can be counted on for; one that did not list what it has is silent."""
+    from quire.core.answers import Answer
+    from quire.core.cluster_state import standing
+
     found = await client.bookies.registry.available()
-    return {str(bookie): "up" if info.writable else "read-only" for bookie, info in found.items()}
+    silent = {
+        bookie
+        for bookie, response in look.lists.items()
+        if response.answer in {Answer.TIMED_OUT, Answer.UNREACHABLE}
+    }
+    return {
+        str(bookie): standing(writable=info.writable, responds=bookie not in silent).value
+        for bookie, info in found.items()
+    }

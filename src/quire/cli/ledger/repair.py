@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import option, password_of
 from quire.cli.console.output import Output, counted
 from quire.cli.ledger.ledger_show import LedgerArgument
 from quire.cli.ledger.repair_show import (
     MB,
+    NOT_LOOKED_AT,
     RATE_MAX,
+    code_of,
     note_named,
     show_end,
     show_plan,
@@ -102,8 +103,8 @@ async def repair_ledger(
 ) -> int:
     """Put the missing copies of one ledger back: replace lost bookies, fill holes, end limbo.
 
-    A fragment that its writer may still change is left alone. Exit code 1: something is left that another repair may
-    restore. 5: all is done that can be, and entries are lost or only lost bookies have them.
+    A fragment that its writer may still change is left alone. Exit code 5: copies are missing still, or were not looked
+    at. 1: entries are lost, or only lost bookies have them.
     """
     return await repair_one(client, out, ledger_id, how, password)
 
@@ -134,7 +135,7 @@ async def repair_one(
         totals = await _watched(repair, [lacking], progress)
     for error in totals.failed.values():
         raise error
-    return show_end(out, ledger_id, totals)
+    return show_end(out, lacking, totals)
 
 
 @with_client()
@@ -148,9 +149,8 @@ async def repair_cluster(
 ) -> int:
     """Put the missing copies of all ledgers back, after a plan of what is to be copied.
 
-    A ledger that cannot be repaired does not hold up the others; each is named with its reason. Exit code 1: something is
-    left that another repair may restore. 5: all is done that can be, and entries are lost or only lost bookies
-    have them.
+    A ledger that cannot be repaired does not hold up the others; each is named with its reason. Exit code 5: copies are
+    missing still, or were not looked at. 1: entries are lost, or only lost bookies have them.
     """
     from quire.autorecovery.repair import ClusterRepair, checked_lost
 
@@ -164,7 +164,7 @@ async def repair_cluster(
         found = await repair.look(seen=lambda _: progress.advance(1))
     show_plan(out, found, rate)
     if dry_run:
-        return EXIT_FAILED if found.blocked else 0
+        return code_of(found)
     with out.progress("copying", found.bytes or None, "bytes") as progress:
         totals = await _watched(repair, found.to_repair, progress)
     return show_totals(out, found, totals)
@@ -174,12 +174,13 @@ async def repair_cluster(
 async def under_replication(client: QuireClient, out: Output, password: RepairPasswordOption = None) -> int:
     """Count the copies that are missing in the cluster, by reason and by how many copies are left, and what each needs.
 
-    Bookies that are not registered count as lost. Exit code 5: copies are missing. 1: a ledger cannot be looked at.
+    What a bookie may hold that is down or does not respond is not looked at, and so is a ledger whose record cannot be read.
+    Exit code 5: copies are missing, or were not looked at. 1: entries are lost.
     """
     from quire.autorecovery.repair import ClusterRepair
 
     key = None if password is None else password.encode()
-    looking = ClusterRepair(client, lost=await client.bookies.away(), password=key)
+    looking = ClusterRepair(client, password=key)
     with out.progress("looking at ledgers", None, "ledgers") as progress:
         found = await looking.look(seen=lambda _: progress.advance(1))
     rows = under_replication_rows(found)
@@ -187,7 +188,9 @@ async def under_replication(client: QuireClient, out: Output, password: RepairPa
     none = f"No copy is missing: {counted(found.looked_at, 'ledger')} looked at."
     out.rows(columns, rows, shown=shown, none=none)
     note_named(out, found)
-    return EXIT_FAILED if found.blocked else EXIT_ATTENTION if rows else 0
+    if rows and all(row["reason"] == NOT_LOOKED_AT for row in rows):
+        out.note("No copy is missing of what was looked at.")
+    return code_of(found)
 
 
 async def _watched(

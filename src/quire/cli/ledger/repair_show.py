@@ -9,7 +9,7 @@ from quire.cli.console.output import Output, attributes, counted, human_bytes, h
 from quire.cli.ledger.ledger_show import id_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from quire.autorecovery.repair import RepairTotals, UnderReplication
     from quire.core.ledger.notes import EntryRange
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 MB: Final = 1_000_000
 RATE_MAX: Final = 1_000_000
 """The highest limit in MB a second; no limit is none."""
+NOT_LOOKED_AT: Final = "not looked at"
 LISTED_MAX: Final = 20
 """Most ledgers that cannot be repaired that are shown, with their reasons; JSON has all."""
 
 
 def under_replication_rows(found: UnderReplication) -> list[dict[str, Any]]:
-    """A row for each reason and number of copies left, the fewest copies first."""
+    """A row for each reason and number of copies left, the fewest copies first; then what was not looked at.
+
+    `bytes` is null where it is not known of some ledger.
+    """
     rows: dict[tuple[int, MissingReason], dict[str, Any]] = {}
     for ledger_id, one in found.ledgers.items():
         for kind, entries in one.entries.items():
@@ -33,10 +37,10 @@ def under_replication_rows(found: UnderReplication) -> list[dict[str, Any]]:
                 {"entries": 0, "bytes": 0, "of": set(), "bookies": set()},
             )
             row["entries"] += entries
-            row["bytes"] += entries * one.entry_bytes
+            row["bytes"] = sum_known((row["bytes"], bytes_of(one, entries)))
             row["of"].add(ledger_id)
             row["bookies"] |= {kind.bookie} - {""}
-    return [
+    missing = [
         {
             "reason": reason.value,
             "copies_left": copies,
@@ -49,6 +53,62 @@ def under_replication_rows(found: UnderReplication) -> list[dict[str, Any]]:
         }
         for (copies, reason), row in sorted(rows.items())
     ]
+    return [*missing, *_not_looked_at(found)]
+
+
+def _not_looked_at(found: UnderReplication) -> list[dict[str, Any]]:
+    """A row for each bookie that did not list what it holds, and one for the records that cannot be read."""
+    unseen: dict[tuple[str, str], dict[int, int]] = {}
+    for ledger_id, one in found.ledgers.items():
+        for bookie, answer in one.silent.items():
+            said = answer.name.lower().replace("_", " ")
+            unseen.setdefault((bookie, said), {})[ledger_id] = one.unseen.get(bookie, 0)
+    some: list[tuple[list[str], dict[int, int], int | None, str]] = [
+        (
+            [bookie],
+            ledgers,
+            sum(ledgers.values()),
+            f"a response from {bookie} ({said}): `quire cluster bookies`",
+        )
+        for (bookie, said), ledgers in sorted(unseen.items())
+    ]
+    if found.blocked:
+        some.append(([], dict.fromkeys(found.blocked, 0), None, "what each is named with"))
+    return [
+        {
+            "reason": NOT_LOOKED_AT,
+            "copies_left": None,
+            "entries": entries,
+            "bytes": None,
+            "ledgers": len(ledgers),
+            "streams": {
+                str(one): found.streams[one] for one in sorted(ledgers.keys() & found.streams.keys())
+            },
+            "bookies": bookies,
+            "needs": needs,
+        }
+        for bookies, ledgers, entries, needs in some
+    ]
+
+
+def bytes_of(lacking: UnderReplicatedLedger, entries: int) -> int | None:
+    """About how many bytes some entries of a ledger have; None: its record does not say that."""
+    return int(entries * lacking.entry_bytes) if lacking.entry_bytes or not entries else None
+
+
+def sum_known(sizes: Iterable[int | None]) -> int | None:
+    """The sum; None if one of them is not known."""
+    total = 0
+    for size in sizes:
+        if size is None:
+            return None
+        total += size
+    return total
+
+
+def about(size: int | None) -> str:
+    """A size in words."""
+    return "of unknown size" if size is None else f"about {human_bytes(size)}"
 
 
 def _needs(reason: MissingReason, bookies: list[str]) -> str:
@@ -64,40 +124,50 @@ def _needs(reason: MissingReason, bookies: list[str]) -> str:
             return "start the bookies again; `quire ledger repair --accept-loss` goes on without the entries"
         case MissingReason.NO_RESPONSE:
             return "bookies that did not respond: `quire cluster bookies`"
+        case MissingReason.OPEN:
+            return "the writer: they are filled when it moves on, or after `quire ledger recover`"
     return "`quire cluster repair`"
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """A row of under-replication as people read it."""
-    return row | {"entries": f"{row['entries']:,}", "size": f"about {human_bytes(row['bytes'])}"}
+    entries = None if row["entries"] is None else f"{row['entries']:,}"
+    return row | {"entries": entries, "size": about(row["bytes"]).removeprefix("of ")}
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
 def show_plan(out: Output, found: UnderReplication, rate: float | None) -> None:
-    """Print what is to be repaired."""
+    """Print what is to be repaired, and what is left alone."""
+    from quire.core.repair.under_replication import MissingReason
+
     ledgers = len(found.to_repair)
-    text = (
-        f"Plan: {counted(ledgers, 'ledger')} of {found.looked_at:,} to repair, {counted(found.entries, 'entry')} to copy, "
-        f"about {human_bytes(found.bytes)}"
-    )
-    if rate is not None and found.bytes:
-        text += f", {human_duration(found.bytes / (rate * MB))} at {rate:g} MB/s"
+    size = sum_known(bytes_of(lacking, lacking.copyable) for lacking in found.to_repair)
+    text = f"Plan: {counted(ledgers, 'ledger')} of {found.looked_at:,} to repair"
+    if found.entries:
+        text += f", {counted(found.entries, 'entry')} to copy, {about(size)}"
+    if rate is not None and size:
+        text += f", {human_duration(size / (rate * MB))} at {rate:g} MB/s"
     facts = {
         "plan": True,
         "looked_at": found.looked_at,
         "ledgers": ledgers,
-        **attributes(found, "entries bytes"),
+        "entries": found.entries,
+        "bytes": size,
         "debt": under_replication_rows(found),
         "blocked": {str(ledger): error.message for ledger, error in found.blocked.items()},
     }
     out.result(facts, text + ".")
+    for row in under_replication_rows(found):
+        if row["reason"] in {NOT_LOOKED_AT, MissingReason.OPEN.value} and row["entries"] is not None:
+            what = f"{counted(row['entries'], 'entry')} of {counted(row['ledgers'], 'ledger')}"
+            out.note(f"left alone: {what}, {row['reason']}; needs {row['needs']}")
     note_named(out, found)
 
 
 def note_named(out: Output, found: UnderReplication) -> None:
-    """Name the streams among the ledgers that lack copies, and the ledgers that could not be looked at."""
+    """Name the streams among the ledgers that lack copies, and what could not be looked at."""
     named = [id_text(one, found.streams) for one in sorted(found.streams.keys() & found.ledgers.keys())]
     if named and not out.as_json:
         more = f" and {len(named) - LISTED_MAX:,} more: --json lists all" * (len(named) > LISTED_MAX)
@@ -121,7 +191,7 @@ def show_plan_of_one(out: Output, ledger_id: int, lacking: UnderReplicatedLedger
         "ledger_id": ledger_id,
         "plan": True,
         "entries": lacking.copyable,
-        "bytes": lacking.copyable * lacking.entry_bytes,
+        "bytes": bytes_of(lacking, lacking.copyable),
         "debt": [
             {
                 "reason": kind.reason.value,
@@ -137,27 +207,31 @@ def show_plan_of_one(out: Output, ledger_id: int, lacking: UnderReplicatedLedger
         "silent": {bookie: answer.name.lower() for bookie, answer in lacking.silent.items()},
         **_ranges_of(lacking),
     }
-    size = human_bytes(lacking.copyable * lacking.entry_bytes)
-    lines = [f"Ledger {ledger_id}: {counted(lacking.copyable, 'entry')} to copy, about {size}."]
+    size = about(bytes_of(lacking, lacking.copyable))
+    lines = [f"Ledger {ledger_id}: {counted(lacking.copyable, 'entry')} to copy, {size}."]
     lines += [
         f"  {kind.bookie} ({kind.reason.value}): {counted(count, 'entry')}, {counted(kind.copies_left, 'copy', 'copies')} left"
         for kind, count in lacking.entries.items()
         if kind.bookie
     ]
+    lines += _open_lines(lacking)
     lines += [
-        f"  {bookie} did not list its entries: {answer.name}" for bookie, answer in lacking.silent.items()
+        f"  {bookie} did not list its entries ({answer.name}): {counted(lacking.unseen.get(bookie, 0), 'entry')} "
+        "not looked at"
+        for bookie, answer in lacking.silent.items()
     ]
     lines += [f"  {bookie} is in limbo" for bookie in lacking.limbo]
     lines += [*_loss_lines(ledger_id, lacking), *_undecided_lines(ledger_id, lacking.undecided)]
     out.result(facts, *lines)
-    return 0
+    return code_of_look(lacking)
 
 
 # --- ends -----------------------------------------------------------------------------------------------------------
 
 
-def show_end(out: Output, ledger_id: int, totals: RepairTotals) -> int:
-    """Print how the repair of one ledger ended; returns the exit code."""
+def show_end(out: Output, lacking: UnderReplicatedLedger, totals: RepairTotals) -> int:
+    """Print how the repair ended of one ledger that lacked this before; returns the exit code."""
+    ledger_id = lacking.ledger_id
     ended = totals.ended.get(ledger_id)
     if ended is None:
         out.result({"ledger_id": ledger_id, "outcome": "deleted"}, f"Ledger {ledger_id} was deleted.")
@@ -171,8 +245,10 @@ def show_end(out: Output, ledger_id: int, totals: RepairTotals) -> int:
         **attributes(report, "cleared left refused undecided stopped"),
         **_ranges_of(report),
     }
-    out.result(facts, *_end_lines(ledger_id, ended, totals))
-    return _code_of(ended)
+    out.result(
+        facts | {"of_open": lacking.of_open}, *_end_lines(ledger_id, ended, totals), *_open_lines(lacking)
+    )
+    return code_of_end(lacking, ended)
 
 
 def _end_lines(ledger_id: int, ended: RepairEnded, totals: RepairTotals) -> list[str]:
@@ -189,6 +265,14 @@ def _end_lines(ledger_id: int, ended: RepairEnded, totals: RepairTotals) -> list
     if report.stopped:
         lines.append(f"  it stopped early: {report.stopped}")
     return [*lines, *_loss_lines(ledger_id, report), *_undecided_lines(ledger_id, report.undecided)]
+
+
+def _open_lines(lacking: UnderReplicatedLedger) -> list[str]:
+    if not lacking.of_open:
+        return []
+    are = "copy is" if lacking.of_open == 1 else "copies are"
+    until = f"filled when it moves on, or after `quire ledger recover {lacking.ledger_id}`"
+    return [f"  {lacking.of_open:,} {are} missing in a fragment that the writer may still change: {until}"]
 
 
 def _undecided_lines(ledger_id: int, bookies: Iterable[str]) -> list[str]:
@@ -251,9 +335,9 @@ def show_totals(out: Output, found: UnderReplication, totals: RepairTotals) -> i
                 f"  {counted(int(str(facts[name])), 'entry')} {what}: `quire cluster under-replication`"
             )
     out.result(facts, *lines)
-    if left:
-        return EXIT_FAILED
-    return max((_code_of(end) for end in totals.ended.values()), default=0)
+    codes = {code_of_end(found.ledgers[ledger], end) for ledger, end in totals.ended.items()}
+    codes |= {code_of_look(one) for ledger, one in found.ledgers.items() if ledger not in totals.ended}
+    return worst({*codes, EXIT_ATTENTION if left else 0})
 
 
 def _why_left(totals: RepairTotals, ledger_id: int) -> list[str]:
@@ -270,7 +354,29 @@ def _entries_of(ranges: Iterable[tuple[EntryRange, ...]]) -> int:
     return sum(each.size() for some in ranges for each in some)
 
 
-def _code_of(ended: RepairEnded) -> int:
+# --- exit codes -----------------------------------------------------------------------------------------------------
+
+
+def code_of_look(lacking: UnderReplicatedLedger) -> int:
+    """The exit code of a look at one ledger: 0 where every copy was looked at and is there."""
+    return EXIT_FAILED if lacking.has_losses else 0 if lacking.is_complete else EXIT_ATTENTION
+
+
+def code_of(found: UnderReplication) -> int:
+    """The exit code of a look at ledgers."""
+    return worst({*map(code_of_look, found.ledgers.values()), EXIT_ATTENTION if found.blocked else 0})
+
+
+def code_of_end(lacking: UnderReplicatedLedger, ended: RepairEnded) -> int:
+    """The exit code of the repair of a ledger that lacked this before."""
     from quire.core.repair.effects import RepairOutcome
 
-    return {RepairOutcome.INCOMPLETE: EXIT_FAILED, RepairOutcome.QUIET: EXIT_ATTENTION}.get(ended.outcome, 0)
+    report = ended.report
+    if not {*report.lost, *report.gone_only} <= {*report.accepted}:
+        return EXIT_FAILED
+    return EXIT_ATTENTION if ended.outcome is RepairOutcome.INCOMPLETE or lacking.of_open else 0
+
+
+def worst(codes: Collection[int]) -> int:
+    """The exit code of all: lost entries come first, then what is missing or was not looked at."""
+    return EXIT_FAILED if EXIT_FAILED in codes else max(codes, default=0)

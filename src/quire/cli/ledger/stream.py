@@ -213,24 +213,25 @@ async def list_streams(client: QuireClient, out: Output) -> None:
 
 @app.command()
 @with_client()
-async def show(client: QuireClient, out: Output, name: NameArgument, password: PasswordOption = "") -> None:
-    """Show a stream: its state, its last confirmed entry, which entries each term wrote, and its bookies.
+async def show(client: QuireClient, out: Output, name: NameArgument, password: PasswordOption = "") -> int:
+    """Show a stream: its state, its last confirmed entry, which entries each term wrote, and what its bookies hold.
 
-    Of a stream whose terms only fence, also for which bookies a take-over that does not end waits.
+    Of a stream whose terms only fence, also for which bookies a take-over that does not end waits. Exit code 5: copies are
+    missing, or were not looked at.
     """
-    await show_stream(client, out, name, password.encode())
+    return await show_stream(client, out, name, password.encode())
 
 
 @app.command()
 @with_client()
-async def verify(client: QuireClient, out: Output, name: NameArgument, password: PasswordOption = "") -> bool:
+async def verify(client: QuireClient, out: Output, name: NameArgument, password: PasswordOption = "") -> int:
     """Read every copy of every confirmed entry of a stream from every bookie, check the digests, compare the copies.
 
-    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Entries that an earlier term
-    left on a bookie, and that readers do not see, do not count.
+    Lists what is missing. Entries that an earlier term left on a bookie, and that readers do not see, do not count. Exit codes
+    as of `quire ledger verify`.
     """
     report = await client.unbounded_ledger(name, password.encode()).verify()
-    return not print_report(out, report, name)
+    return print_report(out, report, name)
 
 
 @app.command()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import PasswordOption, argument, option
 from quire.cli.console.output import Output, attributes, counted
 from quire.cli.ledger.ledger_show import name_of
+from quire.cli.ledger.repair_show import worst
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -29,31 +31,32 @@ async def verify(
     ledger_id: Annotated[int | None, argument("[LEDGER]", "The ledger's id.", min=0)] = None,
     every: Annotated[bool, option("--all", "Verify all ledgers and streams of the cluster.")] = False,
     password: PasswordOption = "",
-) -> bool:
+) -> int:
     """Read every copy of every entry from every bookie, check the digests, compare the copies.
 
-    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Holes that the
-    ledger's record has are listed too, and whether they are filled by now. With --all it lists the ledgers that are not
-    complete, and fails if one of them is closed, or cannot be read; streams are among them. A stream's id verifies the stream.
+    Lists what is missing, and holes that the ledger's record has, filled or not. With --all it lists the ledgers that are not
+    complete, and those that cannot be read; streams are among them. A stream's id verifies the stream. Exit code 5: copies are
+    missing, or were not looked at. 1: entries are lost, or copies differ.
     """
     if every == (ledger_id is not None):
         raise MisuseError("name one ledger, or give --all to verify every ledger of the cluster")
     if ledger_id is None:
-        return not await verify_all(client, out)
+        return await verify_all(client, out)
     name = ""
     if await client.records.streams.if_any(ledger_id):
         name = await name_of(client, ledger_id)
         report = await client.unbounded_ledger(name, password.encode()).verify()
     else:
         report = await client.verify_ledger(ledger_id, password.encode())
-    return not print_report(out, report, name)
+    return print_report(out, report, name)
 
 
-async def verify_all(client: QuireClient, out: Output) -> bool:
-    """Verify every ledger and stream and print those that are not complete; whether all closed ones are complete and readable."""
+async def verify_all(client: QuireClient, out: Output) -> int:
+    """Verify every ledger and stream and print those that are not complete; returns the exit code."""
     from quire.core.errors import NoSuchLedgerError, NoSuchStreamError, QuireError
 
     count = {"ledgers": 0, "complete": 0, "open": 0, "incomplete": 0, "failed": 0}
+    codes = set[int]()
 
     async def of_ledger(ledger_id: int) -> LedgerReport:
         record = await client.ledger_metadata(ledger_id)
@@ -70,11 +73,12 @@ async def verify_all(client: QuireClient, out: Output) -> bool:
             return  # deleted since it was listed
         except QuireError as error:
             count["failed"] += 1
+            codes.add(EXIT_ATTENTION)
             out.result({kind: which, "error": error.code}, f"{_KINDS[kind]} {which}: {error.message}")
         else:
             count["complete" if report.complete else "incomplete" if report.closed else "open"] += 1
             if not report.complete:
-                print_report(out, report, str(which) if kind == "stream" else "")
+                codes.add(print_report(out, report, str(which) if kind == "stream" else ""))
         count["ledgers"] += 1
 
     waiting: set[asyncio.Task[None]] = set()
@@ -103,14 +107,14 @@ async def verify_all(client: QuireClient, out: Output) -> bool:
         if count[kind]:
             text += f", {count[kind]:,} {what}"
     out.result(count, text + ".")
-    return not (count["incomplete"] or count["failed"])
+    return worst(codes)
 
 
-def print_report(out: Output, report: LedgerReport, stream: str = "") -> bool:
-    """Print a verification of a ledger, or of the stream with a name; whether every copy is there and right."""
+def print_report(out: Output, report: LedgerReport, stream: str = "") -> int:
+    """Print a verification of a ledger, or of the stream with a name; returns the exit code."""
     named = {"stream": stream} if stream else {}
     out.result(named | facts_of(report), *findings(report, stream))
-    return report.complete
+    return EXIT_FAILED if report.has_losses else 0 if report.complete else EXIT_ATTENTION
 
 
 def facts_of(report: LedgerReport) -> dict[str, Any]:
@@ -119,6 +123,7 @@ def facts_of(report: LedgerReport) -> dict[str, Any]:
     return attributes(report, names) | {
         "below_write_quorum": [[each.bookie, each.first, each.last] for each in report.below_write_quorum],
         "lost": report.lost,
+        "not_looked_at": report.unseen,
         "different": report.different,
         "holes": [attributes(hole, "bookie first last answer") for hole in report.holes],
         "recorded_holes": [
@@ -130,8 +135,16 @@ def facts_of(report: LedgerReport) -> dict[str, Any]:
 
 def findings(report: LedgerReport, stream: str = "") -> list[str]:
     """What a verification found, in sentences."""
+    from quire.client.repairing.copies import NOT_THERE
+
     what = f"Stream {stream} (ledger {report.ledger_id})" if stream else f"Ledger {report.ledger_id}"
     verdict = "good" if report.complete else "good, but has holes" if report.good else "NOT good"
+    if (
+        not report.good
+        and not report.has_losses
+        and any(hole.answer not in NOT_THERE for hole in report.holes)
+    ):
+        verdict = "not looked at as a whole"
     text = (
         f"{what} is {verdict}: {report.entries:,} entries, {report.copies:,} of "
         f"{report.copies_wanted:,} copies there and right"
@@ -139,7 +152,11 @@ def findings(report: LedgerReport, stream: str = "") -> list[str]:
     lines = [text + ("." if report.complete else ":")]
     lines += [f"  entries {first:,}..{last:,} have no copy at all" for first, last in report.lost]
     lines += [
-        f"  entries {first:,}..{last:,} are on fewer bookies than the ack quorum"
+        f"  entries {first:,}..{last:,}: no copy was found, and a bookie did not say what it has"
+        for first, last in report.unseen
+    ]
+    lines += [
+        f"  entries {first:,}..{last:,} were found on fewer bookies than the ack quorum"
         for first, last in report.below_ack_quorum
     ]
     lines += [f"  entry {entry_id:,} differs on {bookie}" for entry_id, bookie in report.different]
@@ -147,6 +164,8 @@ def findings(report: LedgerReport, stream: str = "") -> list[str]:
         lines.append("  its write quorum is guaranteed, and some entries are not on all of it")
     lines += [
         f"  {hole.bookie} lacks entries {hole.first:,}..{hole.last:,} ({hole.answer.name})"
+        if hole.answer in NOT_THERE
+        else f"  {hole.bookie} did not say what it has of entries {hole.first:,}..{hole.last:,} ({hole.answer.name})"
         for hole in report.holes
     ]
     lines += [

@@ -6,14 +6,16 @@ Source: BookKeeper protocol, "Guarantees"; docs/protocol/repair.md, "Limbo".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Final
 
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
 from quire.client.reading.copy_check import CopyCheck
 from quire.client.reading.reader import LedgerReader
+from quire.client.repairing.inspection import LOOKS_MAX, ON_ITS_WAY_S, changed_again
 from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.errors import QuireError
@@ -21,10 +23,14 @@ from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.notes import EntryRange, LedgerNotes
 from quire.core.ledger.quorum import write_set
 from quire.core.ledger.stripes import BookieStripes, bookie_stripes
+from quire.core.repair.under_replication import names_same_copies
+from quire.metadata.store import StoreBusyError
 from quire.wire.entry import Entry
 from quire.wire.native_bodies import BY_ID
 
 _WINDOW_ENTRIES = 2048
+NOT_THERE: Final = {*NEGATIVES, Answer.DAMAGED, Answer.BAD_DIGEST}
+"""What a bookie says of a copy that it has not, or has damaged; any other answer is inconclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,9 @@ class LedgerReport:
         copies_wanted: what the write sets ask for.
         holes: copies that are not there or cannot be served, neighbours together.
         different: (entry, bookie) whose payload or length differs from what most bookies hold.
-        below_ack_quorum: entries with fewer than Qa good copies, as ranges.
-        lost: entries without any good copy, as ranges.
+        below_ack_quorum: entries of which fewer than Qa good copies were found, as ranges.
+        lost: entries without any good copy, as ranges: every bookie says so.
+        unseen: entries of which no good copy was found, and some bookie did not say what it has, as ranges.
         payload_bytes: payload of all entries that have a good copy.
         recorded: the holes that the ledger's record lists, as (bookie, first, last), filled by now or not.
         guaranteed_through: with a guaranteed write quorum, the last entry that must be on all of it by now.
@@ -65,6 +72,7 @@ class LedgerReport:
     different: list[tuple[int, BookieId]] = field(default_factory=list)
     below_ack_quorum: list[tuple[int, int]] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
+    unseen: list[tuple[int, int]] = field(default_factory=list)
     recorded: list[tuple[BookieId, int, int]] = field(default_factory=list)
     guaranteed_through: int = NO_ENTRY
 
@@ -86,6 +94,28 @@ class LedgerReport:
     def complete(self) -> bool:
         """Nothing is missing either."""
         return self.good and not self.holes
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether entries are lost, or copies differ."""
+        return bool(self.lost or self.different)
+
+    def add(self, part: LedgerReport) -> None:
+        """Take what a later part of the ledger showed."""
+        self.entries += part.entries
+        self.copies += part.copies
+        self.copies_wanted += part.copies_wanted
+        self.payload_bytes += part.payload_bytes
+        self.different += part.different
+        for hole in part.holes:
+            _add_hole(self.holes, hole)
+        for mine, others in (
+            (self.below_ack_quorum, part.below_ack_quorum),
+            (self.lost, part.lost),
+            (self.unseen, part.unseen),
+        ):
+            for each in others:
+                _add_range(mine, *each)
 
 
 def recorded_holes(notes: LedgerNotes) -> list[tuple[BookieId, int, int]]:
@@ -120,9 +150,19 @@ class LedgerVerifier:
             parts = [part.cut(part.first, self._last) for part in group]
             if record.only_fences:
                 parts = [replace(part, origin_term=BY_ID) for part in parts]
-            at = parts[0].first
-            while at <= parts[0].last:
-                at = await self._window(report, parts, at, min(at + _WINDOW_ENTRIES - 1, parts[0].last))
+            found = await self._fragment(parts)
+            if found.holes and not self._closed and parts[0].first >= record.last_fragment.first_entry:
+                # Its writer is at work there: what is missing may be on its way.
+                await asyncio.sleep(ON_ITS_WAY_S)
+                found = await self._fragment(parts)
+            report.add(found)
+        return report
+
+    async def _fragment(self, parts: Sequence[BookieStripes]) -> LedgerReport:
+        report = LedgerReport(self._record.ledger_id, self._last, self._closed)
+        at = parts[0].first
+        while at <= parts[0].last:
+            at = await self._window(report, parts, at, min(at + _WINDOW_ENTRIES - 1, parts[0].last))
         return report
 
     async def _window(
@@ -136,14 +176,18 @@ class LedgerVerifier:
         entries = {b: {int(one.entry_id): one for one in each.entries} for b, each in copies.items()}
         for entry_id in range(first, last + 1):
             found: list[tuple[BookieId, Entry]] = []
+            is_conclusive = True
             for slot in write_set(entry_id, self._record.ensemble_size, self._record.write_quorum):
                 bookie = parts[slot].bookie
                 if (entry := entries[bookie].get(entry_id)) is not None:
                     found.append((bookie, entry))
                 else:
-                    hole = MissingRange(bookie, entry_id, entry_id, copies[bookie].why_not(entry_id))
-                    _add_hole(report.holes, hole)
+                    why = copies[bookie].why_not(entry_id)
+                    is_conclusive = is_conclusive and why in NOT_THERE
+                    _add_hole(report.holes, MissingRange(bookie, entry_id, entry_id, why))
             self._compare(report, entry_id, found)
+            if not found:
+                _add_range(report.lost if is_conclusive else report.unseen, entry_id, entry_id)
         return last + 1
 
     def _compare(self, report: LedgerReport, entry_id: int, found: Sequence[tuple[BookieId, Entry]]) -> None:
@@ -163,9 +207,7 @@ class LedgerVerifier:
             report.payload_bytes += len(content[1])
         report.copies += good
         if good < self._record.ack_quorum:
-            _add_range(report.below_ack_quorum, entry_id)
-        if not found:
-            _add_range(report.lost, entry_id)
+            _add_range(report.below_ack_quorum, entry_id, entry_id)
 
 
 def _add_hole(holes: list[MissingRange], hole: MissingRange) -> None:
@@ -179,11 +221,34 @@ def _add_hole(holes: list[MissingRange], hole: MissingRange) -> None:
     holes.append(hole)
 
 
-def _add_range(ranges: list[tuple[int, int]], entry_id: int) -> None:
-    if ranges and ranges[-1][1] == entry_id - 1:
-        ranges[-1] = (ranges[-1][0], entry_id)
+def _add_range(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+    if ranges and ranges[-1][1] == first - 1:
+        ranges[-1] = (ranges[-1][0], last)
     else:
-        ranges.append((entry_id, entry_id))
+        ranges.append((first, last))
+
+
+async def verify_copies(
+    opened: Callable[[], Awaitable[LedgerReader]], context: ClientContext
+) -> LedgerReport:
+    """Read every copy of a ledger or stream and compare them; again, if its record names other copies meanwhile.
+
+    Args:
+        opened: opens it for reading.
+        context: what it shares with the client's other handles.
+
+    Raises:
+        StoreBusyError: its record changed during each look.
+    """
+    for _ in range(LOOKS_MAX):
+        reader = await opened()
+        record = reader.metadata
+        report = await LedgerVerifier(reader, LedgerAccess.of(record), context).verify()
+        now, notes, _ = await context.records.read_with_notes(record.ledger_id)
+        report.recorded = recorded_holes(notes)
+        if report.complete or names_same_copies((record, notes), (now, notes)):
+            return report
+    raise StoreBusyError(changed_again(record.ledger_id), ledger_id=record.ledger_id)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from quire.client.context import ClientContext
 from quire.client.reading.reader import LedgerReader
 from quire.client.recovering.recovery import AGAIN_PAUSE_S
 from quire.client.recovering.recovery_failures import check_ignored_lacs, is_final, not_recovered
-from quire.client.repairing.copies import LedgerReport, LedgerVerifier, recorded_holes
+from quire.client.repairing.copies import LedgerReport, verify_copies
 from quire.client.streams.take_over import (
     AWAITED_PAUSE_MS,
     AWAITED_PAUSE_MS_MAX,
@@ -58,7 +58,6 @@ from quire.core.settings import doubled
 from quire.env.home import not_pickled
 from quire.metadata.retries import pause_by_chance
 from quire.wire.entry import Entry, digest_type_of
-from quire.wire.ledger_notes import notes_of_record
 from quire.wire.stream_metadata import STREAM_BYTES_MAX, encode_stream
 
 log = logging.getLogger(__name__)
@@ -432,11 +431,7 @@ class UnboundedLedger:
             NoSuchStreamError: there is none of this name.
             WrongPasswordError: the password is another.
         """
-        reader = await self.open_reader()
-        record = reader.metadata
-        report = await LedgerVerifier(reader, LedgerAccess.of(record), self._context).verify()
-        report.recorded = recorded_holes(notes_of_record(record))
-        return report
+        return await verify_copies(self.open_reader, self._context)
 
     async def read(
         self, first: int = 0, last: int | None = None, *, no_ops: bool = False

@@ -101,16 +101,13 @@ class Replica:
         return replace(self, response=replace(self.response, held=held))
 
 
-def gaps(part: BookieStripes, held: Sequence[HeldInterval]) -> list[BookieStripes]:
-    """What of a bookie's stripes of a ledger no interval holds, by first id. Intervals are whole, or have the same period."""
-    is_whole = part.is_whole and all(each.period == 1 for each in held)
-    period, stripes = (1, 1) if is_whole else (part.period, part.stripes)
-    replica = Replica(ReplicaList(Answer.OK, tuple(held)), period)
+def gaps(part: BookieStripes, replica: Replica) -> list[BookieStripes]:
+    """What of a bookie's stripes of a ledger its list does not have, by first id."""
     return sorted(
         (
-            BookieStripes(part.bookie, *stretch, period, 1 << stripe)
-            for stripe in range(period)
-            if stripes >> stripe & 1
+            BookieStripes(part.bookie, *stretch, replica.period, 1 << stripe, part.origin_term)
+            for stripe in range(replica.period)
+            if part.stripes >> stripe & 1
             for stretch in replica.lacks(stripe, part.first, part.last)
         ),
         key=lambda gap: (gap.first, gap.stripes),

@@ -11,13 +11,14 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quire.core.answers import Answer
-from quire.core.ids import BookieId
+from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.ledger.replica import Replica, ReplicaList, period_of
+from quire.core.ledger.stripes import bookie_stripes
 from quire.core.repair.effects import LIMITS
 from quire.core.repair.missing_copies import MissingCopies
 from quire.core.repair.plan import RepairPlan
@@ -31,6 +32,8 @@ class MissingReason(StrEnum):
     """The bookie that the record names is permanently lost."""
     HOLE = "hole"
     """The bookie is there and lacks the entries."""
+    OPEN = "open"
+    """It lacks entries of a fragment that the ledger's writer may still change: nothing is copied there."""
     DAMAGED = "damaged"
     """The bookie knows that entries are damaged, and does not list them."""
     LIMBO = "limbo"
@@ -41,6 +44,14 @@ class MissingReason(StrEnum):
     """Only permanently lost bookies may have the entries."""
     NO_RESPONSE = "unheard"
     """Nothing can be said of the entries, since a bookie did not respond."""
+
+
+_NOT_COPYABLE: Final = (
+    MissingReason.LOST,
+    MissingReason.GONE_ONLY,
+    MissingReason.NO_RESPONSE,
+    MissingReason.OPEN,
+)
 
 
 class MissingKind(NamedTuple):
@@ -65,7 +76,7 @@ class UnderReplicatedLedger:
         entries: how many entries are missing, by kind; copies of one entry on two bookies count twice.
         entry_bytes: the average of an entry, for estimates; 0 where the record does not say it.
         lost, gone_only, unanswered: which entries these are, without losses that a person accepted.
-        silent: bookies that did not list, with their answers.
+        silent: bookies that did not list, with their answers; `unseen`: how many entries each may hold.
         lost_bookies: permanently lost bookies that decided fragments name.
         undecided: permanently lost bookies that a fragment names whose end is not decided.
         limbo: bookies that are in limbo for this ledger.
@@ -79,6 +90,7 @@ class UnderReplicatedLedger:
     gone_only: tuple[EntryRange, ...] = ()
     unanswered: tuple[EntryRange, ...] = ()
     silent: dict[BookieId, Answer] = field(default_factory=dict)
+    unseen: dict[BookieId, int] = field(default_factory=dict)
     lost_bookies: tuple[BookieId, ...] = ()
     undecided: tuple[BookieId, ...] = ()
     limbo: tuple[BookieId, ...] = ()
@@ -87,17 +99,22 @@ class UnderReplicatedLedger:
     @property
     def copyable(self) -> int:
         """Entries that a repair can copy."""
-        kinds = (
-            MissingReason.LOST,
-            MissingReason.GONE_ONLY,
-            MissingReason.NO_RESPONSE,
-        )
-        return sum(count for kind, count in self.entries.items() if kind.reason not in kinds)
+        return sum(count for kind, count in self.entries.items() if kind.reason not in _NOT_COPYABLE)
+
+    @property
+    def of_open(self) -> int:
+        """Entries that lack a copy in a fragment that the ledger's writer may still change."""
+        return sum(count for kind, count in self.entries.items() if kind.reason is MissingReason.OPEN)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every decided fragment has all its copies on bookies that are there."""
+        """Whether every copy was looked at and is on a bookie that is there."""
         return not (self.entries or self.silent or self.lost_bookies)
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether entries are lost, or only permanently lost bookies may have them."""
+        return bool(self.lost or self.gone_only)
 
     @property
     def needs_repair(self) -> bool:
@@ -110,6 +127,7 @@ def under_replication_of(
     notes: LedgerNotes,
     lists: Mapping[BookieId, ReplicaList],
     lost_bookies: Collection[BookieId],
+    lac: int = NO_ENTRY,
     rules: RepairRules = RULES,
 ) -> UnderReplicatedLedger:
     """What a ledger lacks.
@@ -119,6 +137,7 @@ def under_replication_of(
         notes: its holes and accepted losses.
         lists: what its bookies said that they hold.
         lost_bookies: bookies that are permanently lost, and were not asked.
+        lac: how far the last fragment is compared of a ledger that is not closed.
         rules: the protocol's rules (`core/rules.py`).
     """
     period = period_of(record)
@@ -140,14 +159,17 @@ def under_replication_of(
     # In place of each lost bookie another name, with an empty list: so all that it should hold counts as missing.
     stand_in = {bookie: BookieId(f"\0{bookie}") for bookie in sorted(lost_bookies)}
     empty = {name: Replica(ReplicaList(Answer.NO_LEDGER), period) for name in stand_in.values()}
-    found = MissingCopies(
-        record,
-        responded | empty,
-        lost_bookies=lost_bookies,
-        refusing=(),
-        accepted=None,
-        piece_entries=LIMITS.piece_entries,
-        is_lost=rules.is_lost,
+    found, of_writer = (
+        MissingCopies(
+            record,
+            responded | empty,
+            lost_bookies=lost_bookies,
+            refusing=(),
+            accepted=None,
+            piece_entries=LIMITS.piece_entries,
+            is_lost=rules.is_lost,
+        )
+        for _ in range(2)
     )
     named: dict[BookieId, None] = {}
     undecided: dict[BookieId, None] = {}
@@ -155,15 +177,42 @@ def under_replication_of(
         here = [bookie for bookie in fragment.ensemble if bookie in stand_in]
         (named if index in decided else undecided).update(dict.fromkeys(here))
         first, last = plan.bounds(index)
-        if index in decided and first <= last:
-            found.look(index, first, last, {bookie: stand_in[bookie] for bookie in here})
+        where = found
+        if index not in decided:
+            where, last = of_writer, lac
+        if first <= last:
+            where.look(index, first, last, {bookie: stand_in[bookie] for bookie in here})
     lacking.lost_bookies, lacking.undecided = tuple(named), tuple(undecided)
+    _count(lacking, found, of_writer, responded, notes, period)
+    for part in bookie_stripes(record, lac):
+        if part.bookie in lacking.silent:
+            lacking.unseen[part.bookie] = lacking.unseen.get(part.bookie, 0) + part.count
+    lacking.stale_notes = notes.holes != NO_NOTES.holes and not lacking.entries and not lacking.silent
+    return lacking
+
+
+def _count(
+    lacking: UnderReplicatedLedger,
+    found: MissingCopies,
+    of_writer: MissingCopies,
+    responded: Mapping[BookieId, Replica],
+    notes: LedgerNotes,
+    period: int,
+) -> None:
+    """Note what was found missing of decided fragments, and of what the writer may still change."""
     for (holder, first, last), copy in found.copies.items():
         kind = MissingKind(_reason(holder, responded), copy.copies, BookieId(holder.lstrip("\0")))
         lacking.entries[kind] += EntryRange(first, last, period, copy.stripes).size()
+    for (holder, first, last), copy in of_writer.copies.items():
+        kind = MissingKind(MissingReason.OPEN, copy.copies, BookieId(holder.lstrip("\0")))
+        lacking.entries[kind] += EntryRange(first, last, period, copy.stripes).size()
     lacking.lost, lacking.gone_only, lacking.unanswered = (
         tuple(sorted(each for each in some if not notes.accepts(each)))
-        for some in (found.lost, found.gone_only, found.unanswered)
+        for some in (
+            found.lost | of_writer.lost,
+            found.gone_only | of_writer.gone_only,
+            found.unanswered | of_writer.unanswered,
+        )
     )
     for reason, ranges in (
         (MissingReason.LOST, lacking.lost),
@@ -172,8 +221,21 @@ def under_replication_of(
     ):
         if ranges:
             lacking.entries[MissingKind(reason, 0)] = sum(each.size() for each in ranges)
-    lacking.stale_notes = notes.holes != NO_NOTES.holes and not lacking.entries and not lacking.silent
-    return lacking
+
+
+def names_same_copies(
+    before: tuple[LedgerMetadata, LedgerNotes], now: tuple[LedgerMetadata, LedgerNotes]
+) -> bool:
+    """Whether lists of entries that were asked for in between say what they would have said at once.
+
+    The bookies are the same, and so are the ends of fragments, the terms' ranges and the accepted losses. Only the start
+    of a stream may have moved: what lies before it is not asked for.
+    """
+
+    def named(record: LedgerMetadata, notes: LedgerNotes) -> object:
+        return record.fragments, record.state, record.last_entry, record.ranges, notes.losses
+
+    return named(*before) == named(*now)
 
 
 def _reason(holder: BookieId, responded: Mapping[BookieId, Replica]) -> MissingReason:
