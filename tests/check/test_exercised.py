@@ -229,7 +229,7 @@ NOT_BY_THE_EXPLORER = {
         "no world has a clock: tests/unit/core/test_log_garbage.py",
     ),
     **dict.fromkeys(
-        ("is_gone", "seconds_to_add", "copy_is_due", "may_recover_open"),
+        ("is_gone", "seconds_to_add", "copy_is_due", "may_recover_open", "mark_may_end"),
         "audits have a cluster of their own: tests/unit/core/test_audit.py",
     ),
     **dict.fromkeys(

@@ -70,8 +70,8 @@ bookie. Its clients speak our own protocol: `tests/unit/bookie/test_fences_of_de
 OF_REPAIR = ["copy_priority"]
 """Turned round in `tests/unit/core/test_rereplication.py`."""
 
-OF_AUTO_RECOVERY = ["is_gone", "seconds_to_add", "copy_is_due", "may_recover_open"]
-"""No world of the explorer has auditors; taken out in `tests/unit/core/test_audit.py`: X39 "grace without a spare" is
+OF_AUTO_RECOVERY = ["is_gone", "seconds_to_add", "copy_is_due", "may_recover_open", "mark_may_end"]
+"""`mark_may_end` is taken out in `tests/unit/autorecovery/test_decided_fragments.py`. No world of the explorer has auditors; taken out in `tests/unit/core/test_audit.py`: X39 "grace without a spare" is
 `may_recover_open`; X41 "short listing is an audit" is a patch. X40 "mark deleted whatever its version" is no
 rule: the store's marks are compared by version and revision (`tests/conformance/test_under_replicated_marks.py`). Whole programs without
 X40 and X41 lose marks in `tests/unit/autorecovery/test_rules_taken_out.py`."""

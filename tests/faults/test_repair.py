@@ -102,7 +102,8 @@ async def gone_for_good(
             taken = await stored(client)
             for _ in range(kills):
                 await killed(local, chance, "cluster", "repair", "--bookie", gone.id, "--rate", rate)
-            _, done = await facts(local, "cluster", "repair", "--bookie", gone.id)
+            # 5 where an open ledger names the bookie: its writer may still change that fragment.
+            _, done = await facts(local, "cluster", "repair", "--bookie", gone.id, code=None)
             again = await stored(client) - taken - wanted
             for ledger, old in before.items():
                 new = await client.ledger_metadata(ledger)
@@ -115,10 +116,10 @@ async def gone_for_good(
                 record = await client.ledger_metadata(ledger)
                 assert record.state is LedgerState.OPEN
                 assert set(naming(record, gone.id)) <= {len(record.fragments) - 1}
-        counts = (await facts(local, "ledger", "verify", "--all"))[-1]
+        counts = (await facts(local, "ledger", "verify", "--all", code=None))[-1]
         assert (counts["incomplete"], counts["failed"]) == (0, 0), counts
         assert counts["complete"] >= len(closed)
-        _, second = await facts(local, "cluster", "repair", "--bookie", gone.id)
+        _, second = await facts(local, "cluster", "repair", "--bookie", gone.id, code=None)
         assert (second["entries"], second["bytes"], second["left"]) == (0, 0, {})
     # What was on its way when a repairer was killed is copied again, and nothing else.
     assert 0 <= again <= kills * WINDOW_ENTRIES * min(ledgers, 64), again

@@ -94,6 +94,7 @@ class Auditor:
         try:
             while True:
                 try:
+                    await self._marks.announce_audits()
                     await self._election.campaign()
                     await self._lead()
                 except QuireError as error:

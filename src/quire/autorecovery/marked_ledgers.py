@@ -19,7 +19,12 @@ from crc32c import crc32c
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, QuireError
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
-from quire.core.repair.under_replicated_marks import ANY_BOOKIE, LedgerRepairs, MarkReason
+from quire.core.repair.under_replicated_marks import (
+    ANY_BOOKIE,
+    LedgerRepairs,
+    MarkReason,
+    marked_through,
+)
 from quire.core.repair.work_queue import QueuedMark, queued_mark
 from quire.metadata.records import AllRecords
 from quire.metadata.repairs import RepairStore, Stored
@@ -43,6 +48,8 @@ class ListedMarks:
         digest: another number when the marks have other contents; 0: they say nothing.
         bookies: the bookies that they name.
         lost: of those, the ones that were lost when they were named.
+        through: as `marked_through` of Quire's.
+        made: another number when they were made again, perhaps saying the same; what an attempt left does not count.
     """
 
     missing: Stored[MissingBookies] | None
@@ -50,6 +57,8 @@ class ListedMarks:
     digest: int
     bookies: tuple[BookieId, ...]
     lost: tuple[BookieId, ...] = ()
+    through: int = -1
+    made: int = 0
 
     @property
     def revisions(self) -> tuple[int, int]:
@@ -80,6 +89,7 @@ class MarkedLedgers:
         # Marks that were removed: a listing that was on its way shows them still.
         self._removed: dict[int, tuple[int, int]] = {}
         self._flaws: dict[tuple[int, bool], int] = {}
+        self._looked_at: dict[int, ListedMarks | None] = {}
 
     async def refresh(
         self, offer: Callable[[int, QueuedMark], None], go_on: Callable[[], Awaitable[None]]
@@ -108,6 +118,8 @@ class MarkedLedgers:
             self._take(ledger_id, None, stored)
         await self._offer(offer, go_on)
         removed = [each for each in self.listed if each not in self._found]
+        for each in removed:
+            self._looked_at.pop(each, None)
         self.listed = self._found
         self._pending.clear()
         for each in removed_before:
@@ -117,9 +129,20 @@ class MarkedLedgers:
                 await self.remove(each)  # what attempts left of a mark that another program removed
         return removed
 
+    def looks_at(self, ledger_id: int) -> ListedMarks | None:
+        """A repair begins: the marks as they are now are those that `remove` removes. None: there are none."""
+        marks = self._looked_at[ledger_id] = self.listed.get(ledger_id)
+        return marks
+
     async def remove(self, ledger_id: int) -> bool:
-        """Remove the marks of a ledger as they were listed; False if they were changed since, or may not be removed."""
-        marks = self.listed.pop(ledger_id, None) or self._found.get(ledger_id)
+        """Remove the marks of a ledger as they were when its repair began; False if they were changed since, or may not be removed.
+
+        What was marked since stays, and is listed again.
+        """
+        marks = (
+            self._looked_at.pop(ledger_id, None) or self.listed.get(ledger_id) or self._found.get(ledger_id)
+        )
+        self.listed.pop(ledger_id, None)
         self._found.pop(ledger_id, None)
         if marks is None:
             return True
@@ -150,12 +173,15 @@ class MarkedLedgers:
             None if missing is None or missing.mark is None else replace(missing, mark=None),
             None if own is None or own.mark is None else replace(own, mark=None),
             *self._digest(ledger_id, missing, own),
+            -1 if own is None or own.mark is None else marked_through(own.mark.marks),
+            _made(missing, own),
         )
         if self._removed.get(ledger_id) == marks.revisions:
             return
         before = self.listed.get(ledger_id)
         self._found[ledger_id] = self.listed[ledger_id] = marks
-        if marks.digest and (before is None or before.digest != marks.digest or ledger_id in self._pending):
+        is_news = before is None or (before.digest, before.made) != (marks.digest, marks.made)
+        if marks.digest and (is_news or ledger_id in self._pending):
             self._pending[ledger_id] = None
             self._new.append(ledger_id)
 
@@ -168,10 +194,11 @@ class MarkedLedgers:
             if stored is not None and stored.flaw is not None:
                 self._name(ledger_id, stored, stored is missing)
         if missing is not None and missing.mark is not None:
-            text += b"%d " % missing.revision
+            text += repr((missing.mark.bookies, missing.mark.marked_ms)).encode()
             lost |= dict.fromkeys(missing.mark.bookies)
         if own is not None and own.mark is not None and own.mark.marks:
-            text += encode_repairs(LedgerRepairs(own.mark.marks), ledger_id)
+            said = tuple(replace(mark, seen_ms=0, seen_by="", record_version=0) for mark in own.mark.marks)
+            text += encode_repairs(LedgerRepairs(said), ledger_id)
             lost |= dict.fromkeys(mark.bookie for mark in own.mark.marks if mark.reason is MarkReason.GONE)
             bookies |= dict.fromkeys(mark.bookie for mark in own.mark.marks if mark.bookie)
         lost.pop(ANY_BOOKIE, None)
@@ -195,7 +222,7 @@ class MarkedLedgers:
             for ledger_id, record in zip(some, records, strict=True):
                 self._pending.pop(ledger_id, None)
                 if (marks := self._found.get(ledger_id)) is not None:
-                    offer(ledger_id, queued_mark(marks.digest, record, marks.bookies))
+                    offer(ledger_id, queued_mark(marks.digest, record, marks.bookies, marks.made))
             await go_on()
 
     async def _record(self, ledger_id: int) -> LedgerMetadata | None:
@@ -203,6 +230,13 @@ class MarkedLedgers:
             return (await self._records.read(ledger_id))[0]
         except (NoSuchLedgerError, CorruptMetadataError):
             return None  # its repair finds out which, and says so
+
+
+def _made(missing: Stored[MissingBookies] | None, own: Stored[LedgerRepairs] | None) -> int:
+    """See `ListedMarks.made`."""
+    marks = () if own is None or own.mark is None else own.mark.marks
+    seen = [(mark.seen_ms, mark.record_version, mark.seen_by) for mark in marks]
+    return crc32c(repr((0 if missing is None else missing.revision, seen)).encode())
 
 
 async def every_mark(

@@ -22,6 +22,7 @@ from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.errors import NoSuchLedgerError, QuireError, RefusedError
 from quire.core.ids import BookieId
 from quire.core.repair.effects import Loss, RepairEnded, RepairOutcome
+from quire.core.repair.rules import RULES
 from quire.core.repair.under_replication import UnderReplicatedLedger, under_replication_of
 from quire.core.repair.work_queue import BeginRepair, QueuedMark, QueueLimits, RepairQueue, is_whole
 from quire.metadata.repairs import LedgerMarks
@@ -234,7 +235,7 @@ class ClusterRepair:
             may_send=self._targets.may_send,
         )
         try:
-            marks = await self._client.records.repairs("").marks_of(ledger_id)
+            marks, may_end = await self._marks_that_may_end(ledger_id)
             ended = await repair.run()
         except NoSuchLedgerError:
             self._queue.whole(ledger_id)  # deleted since it was looked at
@@ -248,13 +249,21 @@ class ClusterRepair:
                 self._queue.ended(ledger_id, ended.report, "", PASSES_MAX, passes)
             else:
                 self._queue.whole(ledger_id)
-                if ended.outcome is not RepairOutcome.DELETED:
+                if may_end and ended.outcome is not RepairOutcome.DELETED:
                     await self._end_marks(ledger_id, marks)
         finally:
             del self._under_way[ledger_id]
             totals.bytes += repair.bytes_copied
             totals.entries += sum(repair.stored.values())
         self._begin(repairs, passes)
+
+    async def _marks_that_may_end(self, ledger_id: int) -> tuple[LedgerMarks, bool]:
+        """A ledger's marks before its repair, and whether they reach into no fragment that its writer may still change."""
+        marks = await self._client.records.repairs("").marks_of(ledger_id)
+        if marks.through < 0:
+            return marks, True
+        record, _ = await self._client.records.read(ledger_id)
+        return marks, RULES.mark_may_end(record, marks.through)
 
     async def _end_marks(self, ledger_id: int, marks: LedgerMarks) -> None:
         """Remove the marks that were read before a repair: a worker that waits for an event would not look again.

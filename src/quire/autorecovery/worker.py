@@ -20,13 +20,14 @@ from quire.autorecovery.marked_ledgers import ListedMarks, MarkedLedgers
 from quire.autorecovery.targets import RepairTargets
 from quire.client.client import Client
 from quire.client.repairing.ledger_repair import LedgerRepair
+from quire.core.answers import Answer
 from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, QuireError
 from quire.core.ids import BookieId
-from quire.core.repair.effects import RepairEnded, RepairReport
+from quire.core.repair.effects import RepairEnded, RepairOutcome, RepairReport
 from quire.core.repair.open_last_fragments import GRACE, GraceLimits, OpenLastFragments
 from quire.core.repair.rate import RepairRate
 from quire.core.repair.rules import RULES, RepairRules
-from quire.core.repair.under_replicated_marks import RepairWorkerState
+from quire.core.repair.under_replicated_marks import RepairWorkerState, WaitsFor
 from quire.core.repair.work_queue import (
     LIMITS,
     BeginRepair,
@@ -99,7 +100,7 @@ class RepairWorker:
         self._client, self._marks = client, marks
         self._marked = MarkedLedgers(marks, client.records)
         self._targets = RepairTargets(client, bytes_per_s)
-        self.queue = RepairQueue(client.chance.getrandbits(30), limits, rules)
+        self.queue, self._rules = RepairQueue(client.chance.getrandbits(30), limits, rules), rules
         self.state = RepairWorkerState(name)
         self._open_fragments, self._tick_ms = OpenLastFragments(grace, rules), 1000 * grace.tick_s
         self._wake = asyncio.Event()
@@ -345,7 +346,12 @@ class RepairWorker:
         """Repair a ledger, and recover it first once its writer's grace is over; report the result to the queue."""
         report: RepairReport | None = None
         wait_s: int | None = None
+        waits: WaitsFor | None = None
+        marks = self._marked.looks_at(ledger_id)
         try:
+            may_end = await self._may_end(
+                ledger_id, marks
+            )  # before the look: what is decided meanwhile was not looked at
             ended = await self._run(ledger_id)
             if ended.report.undecided:
                 record, _ = await self._client.records.read(ledger_id)
@@ -363,12 +369,37 @@ class RepairWorker:
         except QuireError as error:
             why = error.message
         else:
-            if is_whole(ended.outcome, ended.report):
+            report, why = ended.report, "; ".join(_sentences(ended.report))
+            if not is_whole(ended.outcome, ended.report):
+                waits = WaitsFor.BOOKIE if self._waits_for_bookies(ledger_id, ended.report) else None
+            elif may_end or ended.outcome is RepairOutcome.DELETED:
                 self.queue.whole(ledger_id)
                 return
-            report, why = ended.report, "; ".join(_sentences(ended.report))
+            else:
+                waits, why = WaitsFor.WRITER, "its writer may still change what the mark is about"
         wait_ms = None if wait_s is None else 1000 * (wait_s + 1)
-        self.queue.ended(ledger_id, report, why, wait_ms, self._now_ms())
+        self.queue.ended(ledger_id, report, why, wait_ms, self._now_ms(), waits)
+
+    def _waits_for_bookies(self, ledger_id: int, report: RepairReport) -> bool:
+        """Whether nothing can be done until a bookie of the ledger that is away comes, or one that is read-only is writable.
+
+        What a lost bookie had may find room elsewhere meanwhile, without an event.
+        """
+        lost = self._lost(self._marked.listed.get(ledger_id))
+
+        def waits_for(bookie: BookieId, why: str) -> bool:
+            there = bookie in self._registered
+            return bookie not in lost and (not there or why.endswith(Answer.READ_ONLY.name))
+
+        theirs = all(waits_for(bookie, why) for bookie, why in report.left.items())
+        return bool(report.left) and theirs and not report.stopped and not report.undecided
+
+    async def _may_end(self, ledger_id: int, marks: ListedMarks | None) -> bool:
+        """Whether the marks of a ledger reach into no fragment that its writer may still change."""
+        if marks is None or marks.through < 0:
+            return True
+        record, _ = await self._client.records.read(ledger_id)
+        return self._rules.mark_may_end(record, marks.through)
 
     async def _run(self, ledger_id: int) -> RepairEnded:
         marks = self._marked.listed.get(ledger_id)
@@ -398,9 +429,12 @@ class RepairWorker:
                     self._there = frozenset(await self._client.bookies.bookies())
 
     def _lost(self, marks: ListedMarks | None) -> Collection[BookieId]:
-        """The bookies that marks name and that are not registered."""
+        """The bookies that marks name as lost and that are not registered.
+
+        One that a mark says lacks entries, and that is away, is no lost one: an auditor says so when its delay is over.
+        """
         there = self._registered if self._there is None else self._registered.keys() & self._there
-        return [bookie for bookie in (marks.bookies if marks else ()) if bookie not in there]
+        return [bookie for bookie in (marks.lost if marks else ()) if bookie not in there]
 
     def _now_ms(self) -> int:
         return self._client.clock.now_ms()

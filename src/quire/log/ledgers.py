@@ -118,7 +118,7 @@ class LogLedgers:
         return self._client.bookies.is_registered(bookie)
 
     async def repair(self, ledger_id: int, bytes_per_s: int) -> RepairOutcome:
-        """Copy what bookies lack of a closed ledger, at a rate in bytes a second."""
+        """Copy what bookies lack of a closed ledger, at a rate in bytes a second; whole, its marks end."""
         rate = CopyRate(self._client.clock, bytes_per_s)
 
         async def may_send(_bookie: BookieId, size: int) -> bool:
@@ -126,7 +126,14 @@ class LogLedgers:
             return True
 
         repair = LedgerRepair(ledger_id, self._client.context, password=self.password, may_send=may_send)
-        return (await repair.run()).outcome
+        marks, before = self._client.records.repairs(""), None
+        with contextlib.suppress(QuireError):  # marks that stay cost a look of a worker
+            before = await marks.marks_of(ledger_id)
+        outcome = (await repair.run()).outcome
+        if outcome is RepairOutcome.WHOLE and before is not None and not before.lost:
+            with contextlib.suppress(QuireError):
+                await marks.end_marks(ledger_id, before)
+        return outcome
 
     async def delete_item(self, item: LogItem) -> None:
         """Delete an item's ledger, and stop its writer first if it may have one. An id used again is left alone."""

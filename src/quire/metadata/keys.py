@@ -27,6 +27,7 @@ STREAM_NAMES: Final = "stream-names/"
 HEALTH: Final = "health/write"
 LEDGER_IDS_ABOVE: Final = "ledger-ids/above"
 REPAIRS: Final = "repairs/"
+AUDIT_OF_COPIES: Final = "audit/copies"
 AWAY: Final = "away/"
 WORKERS: Final = "repair-workers/"
 UNDERREPLICATION: Final = "underreplication/"
@@ -169,6 +170,10 @@ KEYS: Final = NamedValues(
         f"{PASSES}<bookie>": (
             "passes of a bookie's collector",
             FieldUse("the bookie's collector; operators", "the same"),
+        ),
+        AUDIT_OF_COPIES: (
+            "that an auditor of Quire has run here: what decides a fragment marks the ledger for repair",
+            FieldUse("Quire's auditors", "clients that write or recover"),
         ),
         HEALTH: (
             "when the store last took a change that was made to see whether it does",

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from quire.core.errors import (
     AlreadyExistsError,
     CorruptMetadataError,
+    MisuseError,
     NoSuchLedgerError,
     NoSuchStreamError,
     RefusedError,
@@ -33,11 +34,13 @@ from quire.core.ledger.writer_state import Hole
 from quire.env.interfaces import Clock
 from quire.env.real import RealClock
 from quire.metadata.keys import (
+    AUDIT_OF_COPIES,
     LEDGERS,
     STREAM_NAMES,
     STREAMS,
     ledger_notes_key,
     ledger_of,
+    repairs_key,
     stream_name_key,
     tombstone_key,
 )
@@ -74,6 +77,10 @@ from quire.wire.stream_metadata import decode_stream, decode_stream_name, encode
 NotedRecord: TypeAlias = tuple[LedgerMetadata, LedgerNotes, int]
 """A record, its notes of the same moment, and the version to name."""
 T = TypeVar("T")
+MARKS_TRIED_MAX: Final = 3
+"""After so many conflicts with the marks of a ledger its record is written without one; a later audit finds what is missing."""
+DECIDER: Final = "who decided the fragment"
+"""How marks name the client that made them with a record."""
 
 ATTEMPTS_MAX: Final = 5
 """How often a record is read or written that others change meanwhile."""
@@ -138,6 +145,7 @@ class RecordStore:
     def __init__(self, store: MetadataStore, kind: RecordKind, clock: Clock | None = None) -> None:
         self._store, self._kind = store, kind
         self._clock = clock or RealClock()
+        self._audited = False  # an auditor was seen to have run; it stays so
 
     async def next_id(self) -> LedgerId:
         """An id that no ledger and no stream had or will have."""
@@ -209,11 +217,17 @@ class RecordStore:
         except CorruptMetadataError:
             return None
 
-    async def write(self, record: LedgerMetadata, version: int) -> int:
+    async def write(self, record: LedgerMetadata, version: int, *, vouched: bool = True) -> int:
         """Replace the record that has a version.
 
         A lost response is settled here, by reading: a record equal to this one counts as written, by this client or
         another.
+
+        Args:
+            record: the new one.
+            version: which it replaces.
+            vouched: its client knows that every bookie has all of the fragments that it decides. If not, the ledger is marked
+                for repair in the same transaction, where an auditor of Quire has ever run.
 
         Returns:
             The new version.
@@ -225,19 +239,39 @@ class RecordStore:
                 record after this one did.
             MisuseError: the record is larger than it may be.
         """
-        return await self._replace(record, version, None)
+        return await self._replace(record, version, None, vouched=vouched)
 
-    async def _replace(self, record: LedgerMetadata, version: int, notes: LedgerNotes | None) -> int:
-        """Replace a record, and with `notes` its notes in the same transaction."""
+    async def _replace(
+        self,
+        record: LedgerMetadata,
+        version: int,
+        notes: LedgerNotes | None,
+        *,
+        holes: Sequence[Hole] = (),
+        vouched: bool = True,
+    ) -> int:
+        """Replace a record, and with `notes` its notes, in the same transaction; mark what bookies may lack."""
         # As in Java: the token belongs to the creation alone.
         ledger_id, value = record.ledger_id, self._kind.encode(replace(record, creation_token=0))
         key = self._kind.key(ledger_id)
 
+        marks_left = MARKS_TRIED_MAX
+
         async def once(lost: bool) -> int | None:
+            nonlocal marks_left
             noted = await self._change_of_notes(ledger_id, notes)
+            marked = await self._marking(record, version, holes, vouched=vouched) if marks_left else []
             try:
-                return (await self._store.multi([Put(key, value, version), *noted]))[0]
+                return (await self._store.multi([Put(key, value, version), *noted, *marked]))[0]
+            except MisuseError:
+                if not marked:
+                    raise
+                marks_left = 0  # together they are too much for one transaction
+                return None
             except (VersionConflictError, AlreadyExistsError) as error:
+                if marked and error.ids.get("key") == repairs_key(ledger_id):
+                    marks_left -= 1  # a decision does not wait for marks that keep changing
+                    return None
                 if error.ids.get("key") != key:
                     return None  # the notes were changed meanwhile, and with them the record
                 if isinstance(error, KeyMissingError):
@@ -289,7 +323,29 @@ class RecordStore:
         noted = await self._store.get(ledger_notes_key(record.ledger_id))
         return NO_NOTES if noted is None else decode_notes(noted.value, record.ledger_id)
 
-    async def write_with_notes(self, record: LedgerMetadata, notes: LedgerNotes, version: int) -> int:
+    async def _marking(
+        self, record: LedgerMetadata, version: int, holes: Sequence[Hole], *, vouched: bool
+    ) -> list[Op]:
+        """What marks the ledger for repair, as `RepairStore.marking`; nothing where no auditor has ever run."""
+        if not holes and vouched:
+            return []
+        if not self._audited:
+            with contextlib.suppress(RefusedError):
+                self._audited = await self._store.get(AUDIT_OF_COPIES) is not None
+            if not self._audited:
+                return []
+        marks = RepairStore(self._store, self._clock, DECIDER)
+        return await marks.marking(record, version, holes, vouched=vouched)
+
+    async def write_with_notes(
+        self,
+        record: LedgerMetadata,
+        notes: LedgerNotes,
+        version: int,
+        *,
+        holes: Sequence[Hole] = (),
+        vouched: bool = True,
+    ) -> int:
         """Replace the record that has a version, and its notes with it: both or neither.
 
         Notes change only together with the record, so the record's version is that of both. A lost response is settled
@@ -299,6 +355,8 @@ class RecordStore:
             record: the new record; notes in its custom metadata are replaced.
             notes: all of them; `NO_NOTES` takes away those that are there.
             version: what `read_with_notes` gave.
+            holes: those of the notes that are new; where there are some, the ledger is marked for repair.
+            vouched: as of `write`, but for these.
 
         Returns:
             The new version.
@@ -308,16 +366,20 @@ class RecordStore:
             QuireError: as `write`.
         """
         if record.format_version == PLAIN_RECORD:
-            return await self._replace(record, version, notes)
-        return await self._replace(record_with_notes(record, notes), version, None)
+            return await self._replace(record, version, notes, holes=holes, vouched=vouched)
+        noted = record_with_notes(record, notes)
+        return await self._replace(noted, version, None, holes=holes, vouched=vouched)
 
-    async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:
-        """Replace the record that has a version, with these holes among the notes that it has.
+    async def write_with_holes(
+        self, record: LedgerMetadata, holes: Iterable[Hole], version: int, *, vouched: bool = True
+    ) -> int:
+        """Replace the record that has a version, with these holes among the notes that it has; mark the ledger for repair.
 
         Args:
             record: the new record, made from the one of this version: notes in its custom metadata stay.
             holes: what bookies that it names may lack.
             version: which it replaces.
+            vouched: as of `write`, but for the holes.
 
         Returns:
             The new version.
@@ -326,11 +388,12 @@ class RecordStore:
             MisuseError: the notes would be longer than a record may hold.
             QuireError: as `write`.
         """
-        notes = with_holes(await self._notes_of(record), record, holes)
-        return await self.write_with_notes(record, notes, version)
+        some = list(holes)
+        notes = with_holes(await self._notes_of(record), record, some)
+        return await self.write_with_notes(record, notes, version, holes=some, vouched=vouched)
 
     async def add_holes(self, ledger_id: int, holes: Sequence[Hole]) -> None:
-        """Put holes among the notes of a record, whatever else becomes of it meanwhile.
+        """Put holes among the notes of a record, whatever else becomes of it meanwhile, and mark the ledger for repair.
 
         A record that another client is recovering or taking over is left alone: its fragments may change until the end
         of that.
@@ -345,8 +408,15 @@ class RecordStore:
         async def once(_: bool) -> bool:
             record, notes, version = await self.read_with_notes(ledger_id)
             after = with_holes(notes, record, holes)
-            if after != notes and record.state is not LedgerState.IN_RECOVERY:
-                await self.write_with_notes(record, after, version)
+            if after == notes or record.state is LedgerState.IN_RECOVERY:
+                return True
+            try:
+                await self.write_with_notes(record, after, version, holes=holes)
+            except (
+                MisuseError
+            ):  # they are too many for the record; the mark says at least that some are missing
+                await self._replace(record, version, None, holes=holes)
+                raise
             return True
 
         await self._settled(once, ledger_id, "given its holes", again=True)
@@ -597,9 +667,9 @@ class AllRecords:
         """The records of the kind that one is of."""
         return self.ledgers if record.terms is None else self.streams
 
-    async def write(self, record: LedgerMetadata, version: int) -> int:
+    async def write(self, record: LedgerMetadata, version: int, *, vouched: bool = True) -> int:
         """Replace the record that has a version, as `RecordStore.write`."""
-        return await self.of(record).write(record, version)
+        return await self.of(record).write(record, version, vouched=vouched)
 
     def repairs(self, name: str) -> RepairStore:
         """Under-replicated marks in the same store; `name` is how people know who marks."""

@@ -24,18 +24,23 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import ID_MAX, BookieId, LedgerId
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
+from quire.core.ledger.writer_state import Hole
 from quire.core.repair.under_replicated_marks import (
+    ANY_BOOKIE,
     AwayCount,
     LedgerRepairs,
     MarkReason,
     RepairAttempts,
     RepairWorkerState,
     UnderReplicatedMark,
+    marked_through,
     merged,
 )
 from quire.env.interfaces import Clock
 from quire.metadata.keys import (
+    AUDIT_OF_COPIES,
     AWAY,
     DISABLE,
     LOCKS,
@@ -56,6 +61,7 @@ from quire.metadata.store import (
     LIST_LIMIT,
     KeyMissingError,
     MetadataStore,
+    Op,
     Registration,
     VersionConflictError,
     Versioned,
@@ -109,6 +115,13 @@ class LedgerMarks(NamedTuple):
 
     missing: Stored[MissingBookies] | None
     own: Stored[LedgerRepairs] | None
+
+    @property
+    def through(self) -> int:
+        """As `marked_through`, of Quire's marks."""
+        return (
+            marked_through(self.own.mark.marks) if self.own is not None and self.own.mark is not None else -1
+        )
 
     @property
     def lost(self) -> set[BookieId]:
@@ -185,7 +198,7 @@ class RepairStore:
         )
 
     async def mark_lost(self, stream_id: int, bookies: Sequence[BookieId]) -> int:
-        """Mark a stream because these of its bookies are lost; a mark that says so already stays as it is.
+        """Mark a stream because these of its bookies are lost.
 
         Java's workers know no streams, and remove BookKeeper's mark of an id of which they find no ledger.
 
@@ -201,16 +214,13 @@ class RepairStore:
         """
         now_ms, everything = self._clock.wall_ms(), EntryRange(0, ID_MAX)
 
-        def change(known: LedgerRepairs) -> LedgerRepairs:
-            known_lost = {mark.bookie for mark in known.marks if mark.reason is MarkReason.GONE}
-            more = [
-                UnderReplicatedMark(MarkReason.GONE, bookie, everything, 0, self._name, now_ms)
-                for bookie in bookies
-                if bookie not in known_lost
-            ]
-            return replace(known, marks=merged(known.marks, more)) if more else known
-
-        return await self._change_marks(stream_id, change)
+        more = [
+            UnderReplicatedMark(MarkReason.GONE, bookie, everything, 0, self._name, now_ms)
+            for bookie in bookies
+        ]
+        return await self._change_marks(
+            stream_id, lambda known: replace(known, marks=merged(known.marks, more))
+        )
 
     async def note_attempts(self, ledger_id: int, attempts: RepairAttempts) -> int:
         """Store what an attempt to repair a ledger left, with its marks, for operators.
@@ -271,6 +281,46 @@ class RepairStore:
     def watch_away(self) -> Watch:
         """Changes of the time that bookies have been away."""
         return self._store.watch(AWAY)
+
+    # --- what a decision marks ------------------------------------------------------------------------------------
+
+    async def announce_audits(self) -> None:
+        """Say that an auditor runs here: from then on who decides a fragment marks what bookies may lack of it."""
+        with suppress(AlreadyExistsError):
+            await self._store.create(AUDIT_OF_COPIES, b"")
+
+    async def marking(
+        self, record: LedgerMetadata, version: int, holes: Iterable[Hole], *, vouched: bool
+    ) -> list[Op]:
+        """What marks a ledger, to be stored in one transaction with the record that decides a fragment of it.
+
+        A mark that says the same gets a new version: a worker that looked at the ledger before does not remove it.
+
+        Args:
+            record: the new record; `version`: which it replaces.
+            holes: what bookies are known to lack.
+            vouched: nothing else is missing, as its client knows; otherwise all decided entries may be, on any bookie.
+
+        Returns:
+            Nothing where the marks that are there cannot be read, or take no more: a decision does not fail because of them.
+        """
+        ledger_id, now_ms, decided = record.ledger_id, self._clock.wall_ms(), int(record.decided_through)
+        lacking = [(hole.bookie, EntryRange(hole.first, hole.last)) for hole in holes]
+        lacking += [] if vouched or decided < 0 else [(ANY_BOOKIE, EntryRange(0, decided))]
+        more = [
+            UnderReplicatedMark(MarkReason.HOLE, bookie, entries, version, self._name, now_ms)
+            for bookie, entries in lacking
+        ]
+        if not more:
+            return []
+        try:
+            found = await get_unparsed(self._store, repairs_key(ledger_id))
+            known = LedgerRepairs(()) if found is None else decode_repairs(found.value, ledger_id)
+            value = encode_repairs(replace(known, marks=merged(known.marks, more)), ledger_id)
+        except QuireError as error:
+            _LOG.warning("ledger %d is not marked for repair: %s", ledger_id, error)
+            return []
+        return [putting(repairs_key(ledger_id), value, found)]
 
     # --- who repairs -------------------------------------------------------------------------------------------------
 
@@ -415,6 +465,9 @@ class RepairStore:
     ) -> int:
         """Make a mark, or change the one that is there. A lost response is settled by doing it again: it adds nothing.
 
+        One that says the same is stored as well: it gets a new version, so that a worker that looked at the ledger before
+        does not remove it.
+
         Most ledgers that are marked have no mark: it is made first, and looked for where there is one.
         """
         looks = False
@@ -422,10 +475,7 @@ class RepairStore:
         async def once(_: bool) -> int:
             nonlocal looks
             found, looks = await self._store.get(key) if looks else None, True
-            known = None if found is None else decode(found.value, ledger_id)
-            wanted = change(known)
-            if found is not None and wanted == known:
-                return found.version
+            wanted = change(None if found is None else decode(found.value, ledger_id))
             return (await self._store.multi([putting(key, encode(wanted), found)]))[0]
 
         return await settled(once, f"the mark {key}", "made", again=True, key=key)

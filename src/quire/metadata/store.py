@@ -25,6 +25,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Final, Self
 
@@ -135,6 +136,7 @@ def check_key(key: str) -> str:
     return key
 
 
+@lru_cache(maxsize=1024)  # who recovers or writes a ledger asks for its key again and again
 def id_key(folder: str, number: int) -> str:
     """The key, in a folder, of what has an id, so that keys sort like ids.
 

@@ -111,9 +111,16 @@ class _Bookies(BookieClient):
 class _Records(RecordStore):
     """Records without the holes that a writer notes in them: the explorer's records have no notes."""
 
-    async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:  # noqa: ARG002
+    async def write_with_holes(
+        self,
+        record: LedgerMetadata,
+        holes: Iterable[Hole],  # noqa: ARG002
+        version: int,
+        *,
+        vouched: bool = True,
+    ) -> int:
         """The record alone."""
-        return await self.write(record, version)
+        return await self.write(record, version, vouched=vouched)
 
     async def add_holes(self, ledger_id: int, holes: Sequence[Hole]) -> None:
         """Nothing."""

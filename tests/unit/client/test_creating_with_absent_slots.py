@@ -114,10 +114,10 @@ async def test_an_idle_writer_tells_its_last_entry_also_while_another_bookie_tak
     await writer.append(PAYLOADS[0])
     changing, may_change = asyncio.Event(), asyncio.Event()
 
-    async def late(record, version, write=client.records.ledgers.write):
+    async def late(record, version, *, vouched, write=client.records.ledgers.write):
         changing.set()
         await may_change.wait()
-        return await write(record, version)
+        return await write(record, version, vouched=vouched)
 
     monkeypatch.setattr(client.records.ledgers, "write", late)
     await cluster.start_bookie("b4")

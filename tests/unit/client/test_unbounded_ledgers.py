@@ -271,9 +271,9 @@ async def test_a_take_over_writes_its_record_twice(monkeypatch, mode, cluster) -
     written: list[LedgerState] = []
     write = RecordStore.write
 
-    async def noted(self: RecordStore, record: LedgerMetadata, version: int) -> int:
+    async def noted(self: RecordStore, record: LedgerMetadata, version: int, **knows: bool) -> int:
         written.append(record.state)
-        return await write(self, record, version)
+        return await write(self, record, version, **knows)
 
     monkeypatch.setattr(RecordStore, "write", noted)
     await theirs.open_writer()

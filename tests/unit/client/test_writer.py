@@ -417,7 +417,7 @@ async def test_a_store_that_stays_silent_during_a_change_ends_the_writer():
 class SilentStore:
     """A store that is there and never says what it did."""
 
-    async def write(self, record, version):
+    async def write(self, record, version, *, vouched):
         raise MetadataUnknownError("no answer")
 
     async def read(self, ledger_id):

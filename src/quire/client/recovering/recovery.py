@@ -44,7 +44,7 @@ from quire.core.ledger.effects import (
 )
 from quire.core.ledger.guarantee import GUARANTEE_KEY
 from quire.core.ledger.holes import joined
-from quire.core.ledger.metadata import LedgerMetadata
+from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.placement import choose_replacements
 from quire.core.ledger.reader import ReadMachine
 from quire.core.ledger.terms import by_origin, confirmed_in, needs_of
@@ -356,7 +356,9 @@ class RecoveryPerformer(AddRequester, Generic[R_co]):
 
     async def _write_metadata(self, effect: WriteMetadata) -> Callable[[], None]:
         try:
-            version = await self._context.records.write(effect.record, effect.version)
+            # A killed writer tells no one what a slow or absent bookie did not receive.
+            begins = effect.record.state is LedgerState.IN_RECOVERY
+            version = await self._context.records.write(effect.record, effect.version, vouched=begins)
         except (
             VersionConflictError,
             NoSuchLedgerError,

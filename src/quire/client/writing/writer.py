@@ -756,6 +756,7 @@ class WriterEffects:
 
     __slots__ = (
         "_context",
+        "_first",
         "_lost",
         "_machine",
         "_news",
@@ -784,6 +785,7 @@ class WriterEffects:
     ) -> None:
         self.writer, self._machine, self.access, self._context = writer, machine, access, context
         record, self._window = machine.cas.record, window
+        self._first = int(machine.lac) + 1  # what was before it other writers of a stream have written
         is_striped = record.ensemble_size > record.write_quorum
         self.outgoing = Outgoing(
             access,
@@ -1035,19 +1037,26 @@ class WriterEffects:
         self.perform()
 
     async def _cas(self, effect: e.WriteMetadata) -> int:
-        """Replace the record; the closing one says at once which holes are known."""
-        holes = self.holes if effect.record.state is LedgerState.CLOSED else ()
+        """Replace the record; the closing one says at once which holes are known.
+
+        Unless every bookie is known to have all of the fragment that it ends, the ledger is marked for repair with it.
+        """
+        is_closing = effect.record.state is LedgerState.CLOSED
+        records, holes = self._context.records.of(effect.record), self.holes if is_closing else ()
+        before = self._machine.cas.record.last_fragment
+        knows = before.first_entry >= self._first
+        if not is_closing:  # at the close the holes say the rest, and what is still awaited the second change
+            knows = knows and not self.holes and not self.outgoing.is_unacknowledged
         if holes:
             try:
-                version = await self._context.records.of(effect.record).write_with_holes(
-                    effect.record, holes, effect.version
-                )
+                version = await records.write_with_holes(effect.record, holes, effect.version, vouched=knows)
             except MisuseError as error:
                 log.error("ledger %d: the record lacks the holes of this writer: %s", self.ledger_id, error)  # noqa: TRY400
+                knows = False
             else:
                 self._recorded = holes
                 return version
-        return await self._context.records.write(effect.record, effect.version)
+        return await records.write(effect.record, effect.version, vouched=knows)
 
     async def _read_metadata(self) -> None:
         machine = self._machine

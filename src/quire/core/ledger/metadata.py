@@ -187,6 +187,11 @@ class LedgerMetadata:
         return self.last_entry if self.state is LedgerState.CLOSED else None
 
     @property
+    def decided_through(self) -> int:
+        """The last entry of which it is decided whether it belongs to the ledger; `NO_ENTRY` where none is."""
+        return self.last_entry if self.state is LedgerState.CLOSED else self.last_fragment.first_entry - 1
+
+    @property
     def entry_bytes(self) -> float:
         """Mean payload of an entry; 0 where the record does not say it, since the ledger is empty or not closed."""
         return self.length / (self.last_entry + 1) if self.last_entry != NO_ENTRY else 0.0

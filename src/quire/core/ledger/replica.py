@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from quire.core.answers import Answer
-from quire.core.ledger.metadata import LedgerMetadata, LedgerState
+from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.rules import RULES, LedgerRules
 from quire.core.ledger.stripes import BookieStripes, HeldInterval, Stretch, has_stripe, stretches_between
@@ -118,9 +118,7 @@ def dirty_parts(
     held: Iterable[HeldInterval], record: LedgerMetadata, rules: LedgerRules = RULES
 ) -> list[tuple[int, int, int]]:
     """(first, last, origin term that stays) of the decided entries of a stream of which a bookie holds others as well."""
-    decided = (
-        record.last_entry if record.state is LedgerState.CLOSED else record.last_fragment.first_entry - 1
-    )
+    decided = record.decided_through
     found: list[tuple[int, int, int]] = []
     for each in held:
         for first, last, origin in by_origin(each.first, min(each.last, decided), record.ranges):

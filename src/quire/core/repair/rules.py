@@ -40,6 +40,11 @@ class RepairRules(LedgerRules):
         return copies, first
 
     @staticmethod
+    def mark_may_end(record: LedgerMetadata, marked_through: int) -> bool:
+        """A mark that reaches into an undecided fragment stays: when that is decided, nobody else knows what bookies lack of it."""
+        return record.state is LedgerState.CLOSED or marked_through <= record.decided_through
+
+    @staticmethod
     def is_gone(*, known: bool, registered: bool) -> bool:
         """A bookie that a record or a cookie names is away while it is not registered; a read-only one is there."""
         return known and not registered

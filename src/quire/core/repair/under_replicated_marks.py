@@ -139,6 +139,11 @@ class AwayCount:
     unknown: bytes = b""
 
 
+def marked_through(marks: Iterable[UnderReplicatedMark]) -> int:
+    """The last entry that bookies which are there may lack, as marks say; -1 where they say nothing of that."""
+    return max((mark.entries.last for mark in marks if mark.reason is MarkReason.HOLE), default=-1)
+
+
 def merged(
     known: Iterable[UnderReplicatedMark], more: Iterable[UnderReplicatedMark]
 ) -> tuple[UnderReplicatedMark, ...]:

@@ -99,6 +99,7 @@ class QueuedMark(NamedTuple):
 
     Attributes:
         said: a number that is another one when the marks say something else.
+        made: a number that is another one when they were made again, perhaps saying the same.
         bookies: of the ledger's bookies those that were lost.
         copies: the fewest copies that a write set has without them.
         size: about how many bytes are to be copied.
@@ -108,6 +109,7 @@ class QueuedMark(NamedTuple):
     bookies: tuple[BookieId, ...]
     copies: int
     size: int
+    made: int = 0
 
 
 # --- effects ------------------------------------------------------------------------------------------------------
@@ -180,17 +182,28 @@ class MarkedLedger:
         if MARK_TABLE.acts["released"][self.status]:
             self._pause(MarkStatus.PAUSED, now_ms, self._limits.pause_ms)
 
-    def ended(self, report: RepairReport | None, wait_ms: int | None, now_ms: int) -> WaitsFor:
+    def ended(
+        self,
+        report: RepairReport | None,
+        wait_ms: int | None,
+        now_ms: int,
+        waits: WaitsFor | None = None,
+    ) -> WaitsFor:
         """An attempt left something.
 
         Args:
             report: what; None: it ended with an error.
             wait_ms: how long its writer has time left, if that can be said.
             now_ms: the time.
+            waits: WRITER where a mark reaches into a fragment that its writer may still change; BOOKIE where the bookies of
+                what is left are away or take no copies, and no other may take them: that is no failed attempt.
         """
         assert MARK_TABLE.acts["ended"][self.status]
         limits = self._limits
-        if report is not None and report.undecided:
+        if waits is WaitsFor.BOOKIE:
+            self._pause(MarkStatus.GIVEN_UP, now_ms, limits.given_up_ms)
+            return WaitsFor.BOOKIE
+        if waits is WaitsFor.WRITER or (report is not None and report.undecided):
             doubled_ms = doubled(limits.pause_ms, limits.pause_ms_max, self.looks)
             self._pause(MarkStatus.OPEN, now_ms, doubled_ms if wait_ms is None else wait_ms)
             self.looks += 1
@@ -227,8 +240,10 @@ class MarkedLedger:
         """Its marks as they are now."""
         assert MARK_TABLE.acts["marked"][self.status]
         before, self.seen = self.seen, seen
-        if before.said != seen.said:
+        if before.said != seen.said or (before.made != seen.made and self.status is MarkStatus.OPEN):
             self._event()
+        elif before.made != seen.made and self.status is MarkStatus.REPAIRING:
+            self.again = True  # the repair may have looked before
 
     def _event(self) -> None:
         self.attempts = self.looks = 0
@@ -396,9 +411,15 @@ class RepairQueue:
         self._begin()
 
     def ended(
-        self, ledger_id: int, report: RepairReport | None, why: str, wait_ms: int | None, now_ms: int
+        self,
+        ledger_id: int,
+        report: RepairReport | None,
+        why: str,
+        wait_ms: int | None,
+        now_ms: int,
+        waits: WaitsFor | None = None,
     ) -> None:
-        """A repair left something. Effects: NoteAttempts; BeginRepair.
+        """A repair left something, or its mark waits for the writer. Effects: NoteAttempts; BeginRepair.
 
         Args:
             ledger_id: of which ledger.
@@ -406,10 +427,11 @@ class RepairQueue:
             why: the same as a sentence.
             wait_ms: how long the writer has time left, if the ledger is open and that can be said.
             now_ms: the time.
+            waits: as of `MarkedLedger.ended`.
         """
         one = self._repaired(ledger_id)
         if one is not None:
-            waits = one.ended(report, wait_ms, now_ms)
+            waits = one.ended(report, wait_ms, now_ms, waits)
             count = one.looks if waits is WaitsFor.WRITER else one.attempts
             self.out.append(NoteAttempts(ledger_id, RepairAttempts(count, waits, why)))
             self._enqueue(ledger_id)
@@ -481,19 +503,21 @@ def is_whole(outcome: RepairOutcome, report: RepairReport) -> bool:
     return done and not report.undecided
 
 
-def queued_mark(said: int, record: LedgerMetadata | None, bookies: Collection[BookieId]) -> QueuedMark:
+def queued_mark(
+    said: int, record: LedgerMetadata | None, bookies: Collection[BookieId], made: int = 0
+) -> QueuedMark:
     """How urgent the marks of a ledger are; without a record they are first, since that is found out at once.
 
     Args:
-        said: a number for what the marks say.
+        said: a number for what the marks say; `made`: for when they were made.
         record: the ledger's record; None: it is deleted, or cannot be read.
         bookies: the ledger's bookies that were lost, or lack entries.
     """
     if record is None:
-        return QueuedMark(said, tuple(bookies), 0, 0)
+        return QueuedMark(said, tuple(bookies), 0, 0, made)
     copies = record.write_quorum
     for fragment in record.fragments:
         absent = sum(1 << slot for slot, bookie in enumerate(fragment.ensemble) if bookie in bookies)
         copies = min(copies, fewest_copies(len(fragment.ensemble), record.write_quorum, absent))
     bookie_bytes = record.length * record.write_quorum // len(record.last_fragment.ensemble)
-    return QueuedMark(said, tuple(bookies), copies, bookie_bytes * max(1, len(bookies)))
+    return QueuedMark(said, tuple(bookies), copies, bookie_bytes * max(1, len(bookies)), made)
