@@ -349,9 +349,8 @@ class RepairWorker:
         waits: WaitsFor | None = None
         marks = self._marked.looks_at(ledger_id)
         try:
-            may_end = await self._may_end(
-                ledger_id, marks
-            )  # before the look: what is decided meanwhile was not looked at
+            # Before the repair looks: what is decided meanwhile it has not looked at.
+            may_end = await self._may_end(ledger_id, marks)
             ended = await self._run(ledger_id)
             if ended.report.undecided:
                 record, _ = await self._client.records.read(ledger_id)

@@ -412,9 +412,7 @@ class RecordStore:
                 return True
             try:
                 await self.write_with_notes(record, after, version, holes=holes)
-            except (
-                MisuseError
-            ):  # they are too many for the record; the mark says at least that some are missing
+            except MisuseError:  # too many for the record: the mark alone says which they are
                 await self._replace(record, version, None, holes=holes)
                 raise
             return True
