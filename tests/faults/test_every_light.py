@@ -79,7 +79,7 @@ OTHERS = {
     *(("stream", name) for name in ("append", "close", "create", "delete", "read", "tail", "take-over")),
 }
 STATES = ("dead", "silent", "read-only", "foreign")
-SHAPES = [(3, "3/3/2"), (4, "3/3/2"), (5, "5/3/2"), (3, "3/3/3")]
+SHAPES = [(3, "3/3/2"), (4, "3/3/2"), (5, "5/3/2"), (4, "3/3/3")]
 CELLS = [(state, *shape) for shape in SHAPES for state in STATES]
 FIRST = {("silent", 3, "3/3/2"), ("read-only", 4, "3/3/2"), ("dead", 5, "5/3/2")}
 """The cells of each run; the others are of the same kind."""
