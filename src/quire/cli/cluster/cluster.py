@@ -16,7 +16,7 @@ from quire.cli.cluster.health import (
     line_of,
     quorums_of,
     shape_in,
-    shapes_in_use,
+    shapes_of,
     states_of,
 )
 from quire.cli.cluster.orphans import accept_store, orphans
@@ -84,15 +84,14 @@ async def status(client: QuireClient, out: Output) -> int:
     from quire.log.heads import LogHeads
 
     rows: list[dict[str, Any]]
-    rows, ledgers, streams, logs, used = await asyncio.gather(
+    rows, ledgers, streams, logs, shapes = await asyncio.gather(
         bookie_rows(client),
         records_by_state(client.records.ledgers),
         records_by_state(client.records.streams),
         LogHeads(client.store).names(),
-        shapes_in_use(client.store),
+        shapes_of(client.store, shape_in(QUORUMS)),
     )
-    shapes = dict.fromkeys((shape_in(QUORUMS), *used))
-    judged = judge(tuple(shapes), states_of(rows))
+    judged = judge(shapes, states_of(rows))
     count = {one.value: sum(row["standing"] == one.value for row in rows) for one in BookieStanding}
     collection = collection_of(rows)
     most_counted = max(sum(ledgers.values()), sum(streams.values()))

@@ -86,13 +86,12 @@ async def examine(uri: str, timeout_s: float, shape: Shape) -> tuple[dict[str, A
                 client = await opened.enter_async_context(client_of)
                 found = await listed(client)
                 refusal = await refusal_of(client.store)
-                marked, used = await old_marks(client), await shapes_in_use(client.store)
+                marked, shapes = await old_marks(client), await shapes_of(client.store, shape)
         except TimeoutError as error:
             raise NoClusterError(
                 f"The metadata store of {uri} did not respond in {timeout_s:g} s: check that it runs and can be reached."
             ) from error
         rows = await bookie_rows(client, found, int((began + timeout_s - time.monotonic()) * 1000))
-    shapes = (shape, *(one for one in used if one != shape))
     judged = judge(shapes, states_of(rows), takes_changes=not refusal, has_old_marks=bool(marked))
     first = judged.shapes[0]
     facts = {
@@ -117,13 +116,13 @@ def quorums_of(shape: Shape) -> str:
     return f"{shape.ensemble_size}/{shape.write_quorum}/{shape.ack_quorum}"
 
 
-async def shapes_in_use(store: MetadataStore) -> list[Shape]:
-    """The shapes of the ledgers of the first `HEADS_MAX` logs; a damaged log has none."""
+async def shapes_of(store: MetadataStore, asked: Shape) -> list[Shape]:
+    """The shape that is asked for, and those of the first `HEADS_MAX` logs; a damaged log has none."""
     from quire.core.errors import CorruptMetadataError
     from quire.log.heads import HEADS
     from quire.wire.log_records import decode_head
 
-    found: dict[Shape, None] = {}
+    found: dict[Shape, None] = {asked: None}
     for key, stored in await store.list(HEADS, limit=HEADS_MAX):
         with suppress(CorruptMetadataError, ValueError):
             log = decode_head(stored.value, bytes.fromhex(key.removeprefix(HEADS))).settings

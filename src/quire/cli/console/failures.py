@@ -24,6 +24,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Collection
 from typing import Final, TextIO
 
 from quire.cli.console.wording import for_command_line
@@ -43,6 +44,20 @@ EXIT_UNKNOWN: Final = 3
 EXIT_REPLACED: Final = 4
 EXIT_ATTENTION: Final = 5
 EXIT_INTERRUPTED: Final = 130
+
+
+def code_of_copies(*, complete: bool, losses: bool = False) -> int:
+    """The exit code of a look at copies: 0 where every one was looked at and is there.
+
+    Args:
+        complete: whether it is so; `losses`: entries are lost, or copies differ.
+    """
+    return EXIT_FAILED if losses else 0 if complete else EXIT_ATTENTION
+
+
+def worst(codes: Collection[int]) -> int:
+    """The exit code of several: lost entries come first, then what is missing or was not looked at."""
+    return EXIT_FAILED if EXIT_FAILED in codes else max(codes, default=0)
 
 
 class PortInUseError(RefusedError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from quire.cli.console.failures import EXIT_ATTENTION
+from quire.cli.console.failures import code_of_copies
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import argument, option
 from quire.cli.console.output import Output, attributes, human_bytes
@@ -83,12 +83,12 @@ async def show(client: QuireClient, out: Output, ledger_id: LedgerArgument) -> i
     held, record = held_stripes(look), look.record
     facts = facts_of(record) | shown_facts(record, look.version, standing, held)
     out.result(facts, *drawing(record, standing), "", *holdings(held))
-    return code_of_held(held)
+    return code_of_copies(complete=is_complete(held))
 
 
-def code_of_held(held: Sequence[HeldStripes]) -> int:
-    """The exit code of a look at what bookies list: 0 where every copy was looked at and is there."""
-    return 0 if all(each.is_known and not each.missing for each in held) else EXIT_ATTENTION
+def is_complete(held: Sequence[HeldStripes]) -> bool:
+    """Whether every copy was looked at and is there."""
+    return all(each.is_known and not each.missing for each in held)
 
 
 async def name_of(client: QuireClient, ledger_id: int) -> str:
@@ -138,7 +138,7 @@ def shown_facts(
     """What `show --json` adds."""
     stripes = {(int(each.part.first), each.bookie): each for each in held}
     return {
-        "complete": all(each.is_known and not each.missing for each in held),
+        "complete": is_complete(held),
         "version": version,
         "created_ms": record.created_ms,
         "custom": {key: value.decode("utf-8", "backslashreplace") for key, value in record.custom},
@@ -236,7 +236,7 @@ async def show_stream(client: QuireClient, out: Output, name: str, password: byt
     )
     held = held_stripes(look)
     facts = stream_facts(name, record) | {
-        "complete": code_of_held(held) == 0,
+        "complete": is_complete(held),
         "last_add_confirmed": last,
         "silent": list(reader.silent),
         "waits_for": dict(awaited),
@@ -253,7 +253,7 @@ async def show_stream(client: QuireClient, out: Output, name: str, password: byt
     lines += ["", *holdings(held)]
     lines += [f"Its take-over waits for {bookie}: {why}." for bookie, why in awaited.items()]
     out.result(facts, *lines)
-    return code_of_held(held)
+    return code_of_copies(complete=is_complete(held))
 
 
 def stream_facts(name: str, record: LedgerMetadata) -> dict[str, object]:

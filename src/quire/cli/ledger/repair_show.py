@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
+from quire.cli.console.failures import EXIT_ATTENTION, code_of_copies, worst
 from quire.cli.console.output import Output, attributes, counted, human_bytes, human_duration
 from quire.cli.ledger.ledger_show import id_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from quire.autorecovery.repair import RepairTotals, UnderReplication
     from quire.core.ledger.notes import EntryRange
@@ -358,8 +358,8 @@ def _entries_of(ranges: Iterable[tuple[EntryRange, ...]]) -> int:
 
 
 def code_of_look(lacking: UnderReplicatedLedger) -> int:
-    """The exit code of a look at one ledger: 0 where every copy was looked at and is there."""
-    return EXIT_FAILED if lacking.has_losses else 0 if lacking.is_complete else EXIT_ATTENTION
+    """The exit code of a look at one ledger."""
+    return code_of_copies(complete=lacking.is_complete, losses=lacking.has_losses)
 
 
 def code_of(found: UnderReplication) -> int:
@@ -372,11 +372,6 @@ def code_of_end(lacking: UnderReplicatedLedger, ended: RepairEnded) -> int:
     from quire.core.repair.effects import RepairOutcome
 
     report = ended.report
-    if not {*report.lost, *report.gone_only} <= {*report.accepted}:
-        return EXIT_FAILED
-    return EXIT_ATTENTION if ended.outcome is RepairOutcome.INCOMPLETE or lacking.of_open else 0
-
-
-def worst(codes: Collection[int]) -> int:
-    """The exit code of all: lost entries come first, then what is missing or was not looked at."""
-    return EXIT_FAILED if EXIT_FAILED in codes else max(codes, default=0)
+    losses = not {*report.lost, *report.gone_only} <= {*report.accepted}
+    complete = ended.outcome is not RepairOutcome.INCOMPLETE and not lacking.of_open
+    return code_of_copies(complete=complete, losses=losses)

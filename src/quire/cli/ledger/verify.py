@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from quire.cli.console.failures import EXIT_ATTENTION, EXIT_FAILED
+from quire.cli.console.failures import EXIT_ATTENTION, code_of_copies, worst
 from quire.cli.console.opening import with_client
 from quire.cli.console.options import PasswordOption, argument, option
 from quire.cli.console.output import Output, attributes, counted
 from quire.cli.ledger.ledger_show import name_of
-from quire.cli.ledger.repair_show import worst
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def print_report(out: Output, report: LedgerReport, stream: str = "") -> int:
     """Print a verification of a ledger, or of the stream with a name; returns the exit code."""
     named = {"stream": stream} if stream else {}
     out.result(named | facts_of(report), *findings(report, stream))
-    return EXIT_FAILED if report.has_losses else 0 if report.complete else EXIT_ATTENTION
+    return code_of_copies(complete=report.complete, losses=report.has_losses)
 
 
 def facts_of(report: LedgerReport) -> dict[str, Any]:

@@ -144,14 +144,13 @@ class LedgerVerifier:
         record = self._record
         report = LedgerReport(record.ledger_id, self._last, self._closed)
         if record.guaranteed:
-            decided = self._last if self._closed else record.last_fragment.first_entry - 1
-            report.guaranteed_through = decided
+            report.guaranteed_through = record.decided_through
         for _, group in groupby(bookie_stripes(record, self._last), key=lambda part: part.first):
             parts = [part.cut(part.first, self._last) for part in group]
             if record.only_fences:
                 parts = [replace(part, origin_term=BY_ID) for part in parts]
             found = await self._fragment(parts)
-            if found.holes and not self._closed and parts[0].first >= record.last_fragment.first_entry:
+            if found.holes and parts[0].first > record.decided_through:
                 # Its writer is at work there: what is missing may be on its way.
                 await asyncio.sleep(ON_ITS_WAY_S)
                 found = await self._fragment(parts)

@@ -117,11 +117,11 @@ def _lacking_at_the_end(
     record: LedgerMetadata, lists: Mapping[BookieId, ReplicaList], lac: int
 ) -> list[BookieId]:
     """The bookies that lack entries of a last fragment that its writer may still change."""
-    begin, found = record.last_fragment.first_entry, dict[BookieId, None]()
-    for part in bookie_stripes(record, lac) if lac >= begin else ():
+    found = dict[BookieId, None]()
+    for part in bookie_stripes(record, lac) if lac > record.decided_through else ():
         response = lists.get(part.bookie)
         if (
-            part.first >= begin
+            part.first > record.decided_through
             and response is not None
             and HeldStripes.counts(response.answer)
             and gaps(part, Replica.of(response, record))

@@ -159,17 +159,14 @@ def under_replication_of(
     # In place of each lost bookie another name, with an empty list: so all that it should hold counts as missing.
     stand_in = {bookie: BookieId(f"\0{bookie}") for bookie in sorted(lost_bookies)}
     empty = {name: Replica(ReplicaList(Answer.NO_LEDGER), period) for name in stand_in.values()}
-    found, of_writer = (
-        MissingCopies(
-            record,
-            responded | empty,
-            lost_bookies=lost_bookies,
-            refusing=(),
-            accepted=None,
-            piece_entries=LIMITS.piece_entries,
-            is_lost=rules.is_lost,
-        )
-        for _ in range(2)
+    found = MissingCopies(
+        record,
+        responded | empty,
+        lost_bookies=lost_bookies,
+        refusing=(),
+        accepted=None,
+        piece_entries=LIMITS.piece_entries,
+        is_lost=rules.is_lost,
     )
     named: dict[BookieId, None] = {}
     undecided: dict[BookieId, None] = {}
@@ -177,13 +174,11 @@ def under_replication_of(
         here = [bookie for bookie in fragment.ensemble if bookie in stand_in]
         (named if index in decided else undecided).update(dict.fromkeys(here))
         first, last = plan.bounds(index)
-        where = found
-        if index not in decided:
-            where, last = of_writer, lac
+        last = last if index in decided else lac
         if first <= last:
-            where.look(index, first, last, {bookie: stand_in[bookie] for bookie in here})
+            found.look(index, first, last, {bookie: stand_in[bookie] for bookie in here})
     lacking.lost_bookies, lacking.undecided = tuple(named), tuple(undecided)
-    _count(lacking, found, of_writer, responded, notes, period)
+    _count(lacking, found, responded, record, notes)
     for part in bookie_stripes(record, lac):
         if part.bookie in lacking.silent:
             lacking.unseen[part.bookie] = lacking.unseen.get(part.bookie, 0) + part.count
@@ -194,25 +189,19 @@ def under_replication_of(
 def _count(
     lacking: UnderReplicatedLedger,
     found: MissingCopies,
-    of_writer: MissingCopies,
     responded: Mapping[BookieId, Replica],
+    record: LedgerMetadata,
     notes: LedgerNotes,
-    period: int,
 ) -> None:
-    """Note what was found missing of decided fragments, and of what the writer may still change."""
+    """Note what was found missing, by kind; where the ledger's writer may still change the fragment that is the kind."""
+    period = period_of(record)
     for (holder, first, last), copy in found.copies.items():
-        kind = MissingKind(_reason(holder, responded), copy.copies, BookieId(holder.lstrip("\0")))
-        lacking.entries[kind] += EntryRange(first, last, period, copy.stripes).size()
-    for (holder, first, last), copy in of_writer.copies.items():
-        kind = MissingKind(MissingReason.OPEN, copy.copies, BookieId(holder.lstrip("\0")))
+        reason = MissingReason.OPEN if first > record.decided_through else _reason(holder, responded)
+        kind = MissingKind(reason, copy.copies, BookieId(holder.lstrip("\0")))
         lacking.entries[kind] += EntryRange(first, last, period, copy.stripes).size()
     lacking.lost, lacking.gone_only, lacking.unanswered = (
         tuple(sorted(each for each in some if not notes.accepts(each)))
-        for some in (
-            found.lost | of_writer.lost,
-            found.gone_only | of_writer.gone_only,
-            found.unanswered | of_writer.unanswered,
-        )
+        for some in (found.lost, found.gone_only, found.unanswered)
     )
     for reason, ranges in (
         (MissingReason.LOST, lacking.lost),
