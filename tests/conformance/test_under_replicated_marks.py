@@ -7,6 +7,7 @@ import pytest
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MisuseError
 from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger.notes import EntryRange
+from quire.core.repair.audit_effects import CountedState
 from quire.core.repair.under_replicated_marks import (
     MarkReason,
     RepairAttempts,
@@ -14,7 +15,14 @@ from quire.core.repair.under_replicated_marks import (
     UnderReplicatedMark,
     WaitsFor,
 )
-from quire.metadata.keys import away_key, ledger_of, missing_key, repairs_key, worker_key
+from quire.metadata.keys import (
+    away_key,
+    ledger_of,
+    missing_key,
+    read_only_for_key,
+    repairs_key,
+    worker_key,
+)
 from quire.metadata.repairs import LOST_DELAY_S, RepairStore
 from quire.metadata.store import VersionConflictError
 from quire.wire.underreplication import MissingBookies
@@ -107,20 +115,23 @@ async def test_workers_are_there_once_and_tell_what_they_did(a, b):
     assert await theirs.workers() == [RepairWorkerState("one", 3, 400, 5), RepairWorkerState("other")]
 
 
-async def test_seconds_away_are_counted_by_one_auditor_at_a_time(a, b):
+@pytest.mark.parametrize(
+    ("state", "key"), [(CountedState.AWAY, away_key), (CountedState.READ_ONLY, read_only_for_key)]
+)
+async def test_seconds_are_counted_by_one_auditor_at_a_time(a, b, state, key):
     ours, theirs = marks_of(a, "one"), marks_of(b, "two")
-    version = await ours.count_away(A, 10, None)
+    version = await ours.count_time(state, A, 10, None)
     with pytest.raises(AlreadyExistsError):
-        await theirs.count_away(A, 10, None)
-    read = (await theirs.away())[A]
+        await theirs.count_time(state, A, 10, None)
+    read = (await theirs.times(state))[A]
     assert (read.mark.seconds, read.mark.counted_by, read.version) == (10, "one", version)
-    await ours.count_away(A, 20, version)
+    await ours.count_time(state, A, 20, version)
     with pytest.raises(VersionConflictError):
-        await theirs.count_away(A, 20, version)
-    assert not await theirs.end_away(A, read)
-    assert await theirs.end_away(A, (await theirs.away())[A])
-    await a.create(away_key(B), b"\xff")
-    assert (await ours.away())[B].flaw is not None
+        await theirs.count_time(state, A, 20, version)
+    assert not await theirs.end_count(state, A, read)
+    assert await theirs.end_count(state, A, (await theirs.times(state))[A])
+    await a.create(key(B), b"\xff")
+    assert (await ours.times(state))[B].flaw is not None
 
 
 async def test_the_settings_are_the_clusters(a, b):

@@ -30,6 +30,7 @@ from quire.client.repairing.scrubbing import ReplicaCheck
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerState
 from quire.core.ledger.stripes import BookieStripes, bookie_stripes
+from quire.core.repair.audit_effects import CountedState
 from quire.env.real import RealClock
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.connect import open_store
@@ -178,7 +179,7 @@ async def restarted_one_by_one(folder: Path, away_s: float, delay_s: int) -> dic
 
 async def back(client: Client, marks: RepairStore, count: int) -> bool:
     """Whether so many bookies take entries, and nobody counts one as away."""
-    return len(client.bookies.writable()) == count and not await marks.away()
+    return len(client.bookies.writable()) == count and not await marks.times(CountedState.AWAY)
 
 
 async def test_a_rolling_restart_copies_nothing(tmp_path: Path, rounds: Rounds, record: Record) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire.autorecovery.auditor import Auditor
 from quire.core.answers import Answer
 from quire.core.repair.audit_effects import ClusterBookies
@@ -61,7 +63,7 @@ class SilentIsGone(Auditor):
             each for each in view.registered if (await bookies.info(each, timeout_ms=500))[0] is not Answer.OK
         ]
         registered = [each for each in view.registered if each not in silent]
-        return ClusterBookies(registered, view.cookies, view.away, view.delay_s, view.enabled)
+        return replace(view, registered=registered)
 
 
 @incident(

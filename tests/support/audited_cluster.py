@@ -7,9 +7,10 @@ from quire.core.repair.audit_effects import (
     AuditEnded,
     AuditLimits,
     ClusterBookies,
-    CountAway,
     Counted,
-    EndAway,
+    CountedState,
+    CountTime,
+    EndCount,
     ListLedgers,
     MarkLedgers,
     ReadBookies,
@@ -37,7 +38,7 @@ class AuditedCluster:
     """Answers auditors out of its state; what they say, in order, is in `log`.
 
     Attributes:
-        registered, cookies: of the bookies.
+        registered: the bookies that are there, each with whether it is writable; `cookies`: of bookies.
         records: the ledgers; None: a record that cannot be read.
         marks: the bookies that each ledger's mark names.
         list_fails, marks_fail, bookies_fail: the store does not respond to this.
@@ -48,7 +49,7 @@ class AuditedCluster:
         self.registered = dict.fromkeys(bookies, True)
         self.cookies = [*bookies]
         self.records = {record.ledger_id: record for record in records}
-        self.counts, self.version = {}, 0
+        self.counts, self.read_only_for, self.version = {}, {}, 0
         self.delay_s, self.page, self.enabled = delay_s, page, True
         self.marks, self.log, self.reports = {}, [], []
         self.list_fails = self.marks_fail = self.bookies_fail = False
@@ -88,20 +89,29 @@ class AuditedCluster:
             if self.bookies_fail:
                 self.say(auditor, "bookies_unread")
                 return
+            read_only = [bookie for bookie, writable in self.registered.items() if not writable]
             view = ClusterBookies(
-                list(self.registered), self.cookies, dict(self.counts), self.delay_s, self.enabled
+                list(self.registered),
+                self.cookies,
+                dict(self.counts),
+                self.delay_s,
+                self.enabled,
+                read_only,
+                dict(self.read_only_for),
             )
             self.say(auditor, "bookies_read", view)
-        elif isinstance(effect, CountAway):
-            stored = self.counts.get(effect.bookie)
+        elif isinstance(effect, CountTime):
+            counts = self.counts_in(effect.state)
+            stored = counts.get(effect.bookie)
             if effect.version == (stored and stored.version):
                 self.version += 1
-                self.counts[effect.bookie] = Counted(effect.seconds, self.version)
-                self.say(auditor, "counted", effect.bookie, self.version)
-        elif isinstance(effect, EndAway):
-            stored = self.counts.get(effect.bookie)
+                counts[effect.bookie] = Counted(effect.seconds, self.version)
+                self.say(auditor, "counted", effect.state, effect.bookie, self.version)
+        elif isinstance(effect, EndCount):
+            counts = self.counts_in(effect.state)
+            stored = counts.get(effect.bookie)
             if stored and stored.version == effect.version:
-                del self.counts[effect.bookie]
+                del counts[effect.bookie]
         elif isinstance(effect, ListLedgers):
             after = -1 if effect.after is None else effect.after
             left = sorted((n, record) for n, record in self.records.items() if n > after)
@@ -121,6 +131,9 @@ class AuditedCluster:
         else:
             assert isinstance(effect, AuditEnded)
             self.reports.append(effect.report)
+
+    def counts_in(self, state):
+        return self.counts if state is CountedState.AWAY else self.read_only_for
 
     def said(self, kind):
         return [effect for effect in self.log if isinstance(effect, kind)]

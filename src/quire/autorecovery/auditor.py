@@ -27,9 +27,10 @@ from quire.core.repair.audit_effects import (
     AuditLimits,
     AuditReport,
     ClusterBookies,
-    CountAway,
     Counted,
-    EndAway,
+    CountedState,
+    CountTime,
+    EndCount,
     ListLedgers,
     MarkLedgers,
     MissingMark,
@@ -81,7 +82,7 @@ class Auditor:
         self._wake = asyncio.Event()
         self._moved = self._stale = True
         self._view: ClusterBookies | None = None
-        self._away: dict[BookieId, Stored[AwayCount]] = {}
+        self._times: dict[CountedState, dict[BookieId, Stored[AwayCount]]] = {}
         self.report: AuditReport | None = None
 
     @property
@@ -110,7 +111,8 @@ class Auditor:
             lambda: store.watch(COOKIES),
             lambda: self._marks.watch_settings()[0],
             lambda: self._marks.watch_settings()[1],
-            self._marks.watch_away,
+            lambda: self._marks.watch_times()[0],
+            lambda: self._marks.watch_times()[1],
         )
         machine = AuditMachine(self._limits, self._rules)
         _LOG.info("this process is the cluster's auditor now")
@@ -165,13 +167,14 @@ class Auditor:
                     _LOG.warning("the bookies cannot be read from the metadata store: %s", error)
                     self._stale = True
                     machine.bookies_unread()
-            case CountAway(bookie, seconds, version):
+            case CountTime(state, bookie, seconds, version):
                 self._stale = True
                 with contextlib.suppress(VersionConflictError, AlreadyExistsError, MetadataUnknownError):
-                    machine.counted(bookie, await self._marks.count_away(bookie, seconds, version))
-            case EndAway(bookie):
-                if (stored := self._away.get(bookie)) is not None:
-                    await self._marks.end_away(bookie, stored)
+                    counted = await self._marks.count_time(state, bookie, seconds, version)
+                    machine.counted(state, bookie, counted)
+            case EndCount(state, bookie):
+                if (stored := self._times[state].get(bookie)) is not None:
+                    await self._marks.end_count(state, bookie, stored)
             case ListLedgers(after):
                 await self._list(after, machine)
             case MarkLedgers(marks):
@@ -184,24 +187,35 @@ class Auditor:
     async def _bookies(self) -> ClusterBookies:
         """Who is there. While no watch says that something changed and no time is counted, what was read last stands."""
         view = self._view
-        if view and not self._stale and all(each.seconds >= view.delay_s for each in view.away.values()):
-            return view
+        if view and not self._stale:
+            counted = [*view.away.values(), *view.read_only_for.values()]
+            if all(each.seconds >= view.delay_s for each in counted):
+                return view
         self._stale = False
         registered = await self._client.bookies.bookies()
         cookies = await self._client.bookies.members()
-        self._away = await self._marks.away()
+        self._times = {state: await self._marks.times(state) for state in CountedState}
         try:
             delay_s = await self._marks.lost_delay_s()
         except CorruptMetadataError as error:
             _LOG.warning("the delay of lost bookies is taken as %d s: %s", LOST_DELAY_S, error)
             delay_s = LOST_DELAY_S
-        counts = {
-            bookie: Counted(0 if stored.mark is None else stored.mark.seconds, stored.version)
-            for bookie, stored in self._away.items()
-        }
-        enabled = await self._marks.is_enabled()
-        self._view = ClusterBookies(list(registered), list(cookies), counts, delay_s, enabled)
+        self._view = ClusterBookies(
+            registered,
+            cookies,
+            self._counted(CountedState.AWAY),
+            delay_s,
+            await self._marks.is_enabled(),
+            [bookie for bookie, registration in registered.items() if not registration.writable],
+            self._counted(CountedState.READ_ONLY),
+        )
         return self._view
+
+    def _counted(self, state: CountedState) -> dict[BookieId, Counted]:
+        return {
+            bookie: Counted(0 if stored.mark is None else stored.mark.seconds, stored.version)
+            for bookie, stored in self._times[state].items()
+        }
 
     async def _list(self, after: int | None, machine: AuditMachine) -> None:
         try:

@@ -21,7 +21,7 @@ from quire.client.repairing.inspection import look_at
 from quire.client.repairing.ledger_repair import LedgerRepair
 from quire.core.errors import NoSuchLedgerError, QuireError, RefusedError
 from quire.core.ids import BookieId
-from quire.core.repair.effects import Loss, RepairEnded, RepairOutcome
+from quire.core.repair.effects import NONE_READ_ONLY, Loss, RepairEnded, RepairOutcome
 from quire.core.repair.rules import RULES
 from quire.core.repair.under_replication import UnderReplicatedLedger, under_replication_of
 from quire.core.repair.work_queue import BeginRepair, QueuedMark, QueueLimits, RepairQueue, is_whole
@@ -113,6 +113,7 @@ class ClusterRepair:
         self._client, self._lost = client, frozenset(lost)
         self._password, self._accepted = password, accepted
         self._targets = RepairTargets(client, bytes_per_s)
+        self._read_only = NONE_READ_ONLY
         self._under_way: dict[int, LedgerRepair] = {}
         self._queue = RepairQueue(limits=QueueLimits(PASSES_MAX, pause_ms=1, pause_ms_max=1))
         self._lacking: dict[int, UnderReplicatedLedger] = {}
@@ -168,6 +169,8 @@ class ClusterRepair:
         return await self._look_at(ledger_id, await self._known())
 
     async def _known(self) -> Collection[BookieId]:
+        """The cluster's bookies, the ones that are away too; which are read-only is noted."""
+        self._read_only = await self._targets.read_only()
         return {*await self._client.bookies.bookies(), *await self._client.bookies.members()}
 
     async def _look_at(self, ledger_id: int, known: Collection[BookieId]) -> UnderReplicatedLedger | None:
@@ -186,7 +189,7 @@ class ClusterRepair:
         )
         record = look.record
         gone = {bookie for fragment in record.fragments for bookie in fragment.ensemble if lost(bookie)}
-        lacking = under_replication_of(record, look.notes, look.lists, gone, look.lac)
+        lacking = under_replication_of(record, look.notes, look.lists, gone, look.lac, self._read_only)
         return lacking if not lacking.is_complete or lacking.needs_repair or lacking.undecided else None
 
     # --- repairing -------------------------------------------------------------------------------------------------
@@ -197,6 +200,7 @@ class ClusterRepair:
         Instead of a pause the next pass over those that are left follows at once, if copies were made.
         """
         began_ns, totals = self._client.clock.now_ns(), self.totals
+        self._read_only = await self._targets.read_only()
         for lacking in ledgers:
             self._lacking[lacking.ledger_id] = lacking
             copies = min((kind.copies_left for kind in lacking.entries), default=0)
@@ -230,6 +234,7 @@ class ClusterRepair:
             self._client.context,
             lost_bookies={*self._lost, *lacking.lost_bookies, *lacking.undecided},
             candidates=await self._targets.candidates(ledger_id),
+            read_only=self._read_only,
             accepted=self._accepted,
             password=self._password,
             may_send=self._targets.may_send,

@@ -18,6 +18,8 @@ from quire.client.repairing.copy_rate import CopyRate
 from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId
+from quire.core.repair.audit_effects import CountedState
+from quire.core.repair.effects import NONE_READ_ONLY, ReadOnlyBookies
 from quire.env.yielding import CopyPace
 
 FLOOR_PART: Final = 20
@@ -44,6 +46,8 @@ class RepairTargets:
     def __init__(self, client: Client, bytes_per_s: int | None) -> None:
         self._client, self._rate = client, CopyRate(client.clock, bytes_per_s)
         self._pace = CopyPace(bytes_per_s)
+        self._marks = client.records.repairs("")
+        self._due: frozenset[BookieId] = frozenset()
         self._room_bytes: dict[BookieId, float] = {}
         self._looked_ms = -LOOK_AGAIN_MS
         self._sent_bytes = 0
@@ -72,6 +76,29 @@ class RepairTargets:
             if bookie in self._room_bytes and self._room_bytes[bookie] > 0
         ]
         return sorted(having, key=lambda bookie: (crc32c(f"{ledger_id} {bookie}".encode()), bookie))
+
+    async def read_only(self) -> ReadOnlyBookies:
+        """The bookies that take no copies: for how long, as the auditor has counted, and how long that is waited for.
+
+        Raises:
+            QuireError: the metadata store does not respond, or the delay cannot be read.
+        """
+        bookies = self._client.bookies.read_only()
+        if not bookies:
+            return NONE_READ_ONLY
+        counted = await self._marks.times(CountedState.READ_ONLY)
+        seconds = {}
+        for bookie in bookies:
+            mark = counted[bookie].mark if bookie in counted else None
+            seconds[bookie] = 0 if mark is None else mark.seconds
+        return ReadOnlyBookies(seconds, await self._marks.lost_delay_s())
+
+    async def more_are_due(self) -> bool:
+        """Whether another bookie than at the last call has been read-only for as long as that is waited for."""
+        seconds, delay_s = await self.read_only()
+        due = frozenset(bookie for bookie, counted_s in seconds.items() if counted_s >= delay_s)
+        before, self._due = self._due, due
+        return not due <= before
 
     async def may_send(self, bookie: BookieId, size: int) -> bool:
         """Wait for the rate; False: the bookie's disk is down to the floor."""

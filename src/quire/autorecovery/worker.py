@@ -20,7 +20,6 @@ from quire.autorecovery.marked_ledgers import ListedMarks, MarkedLedgers
 from quire.autorecovery.targets import RepairTargets
 from quire.client.client import Client
 from quire.client.repairing.ledger_repair import LedgerRepair
-from quire.core.answers import Answer
 from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, QuireError
 from quire.core.ids import BookieId
 from quire.core.repair.effects import RepairEnded, RepairOutcome, RepairReport
@@ -205,7 +204,14 @@ class RepairWorker:
         if registered != before:
             await self._bookies_moved()
         if now_ms >= self._look_at_ms:
+            await self._look_at_read_only()
             await self._report(held, now_ms)
+
+    async def _look_at_read_only(self) -> None:
+        """Where a bookie has been read-only for the delay, what it lacks may be copied to others from now on."""
+        with contextlib.suppress(QuireError):
+            if await self._targets.more_are_due():
+                self.queue.room_came()
 
     async def _bookies_moved(self) -> None:
         """What is on its way is copied, and the rest of each repair is chosen anew."""
@@ -386,11 +392,14 @@ class RepairWorker:
         """
         lost = self._lost(self._marked.listed.get(ledger_id))
 
-        def waits_for(bookie: BookieId, why: str) -> bool:
-            there = bookie in self._registered
-            return bookie not in lost and (not there or why.endswith(Answer.READ_ONLY.name))
+        def waits_for(bookie: BookieId) -> bool:
+            # One that refused and is registered as writable has room again, or says so a second later: no event would come.
+            is_writable = self._registered.get(bookie)
+            return bookie not in lost and (
+                is_writable is None or (not is_writable and bookie in report.read_only)
+            )
 
-        theirs = all(waits_for(bookie, why) for bookie, why in report.left.items())
+        theirs = all(map(waits_for, report.left))
         return bool(report.left) and theirs and not report.stopped and not report.undecided
 
     async def _may_end(self, ledger_id: int, marks: ListedMarks | None) -> bool:
@@ -408,6 +417,7 @@ class RepairWorker:
             self._client.context,
             lost_bookies=self._lost(marks),
             candidates=await self._targets.candidates(ledger_id),
+            read_only=await self._targets.read_only(),
             may_send=self._targets.may_send,
         )
         self._repairs[ledger_id] = repair

@@ -29,6 +29,7 @@ LEDGER_IDS_ABOVE: Final = "ledger-ids/above"
 REPAIRS: Final = "repairs/"
 AUDIT_OF_COPIES: Final = "audit/copies"
 AWAY: Final = "away/"
+READ_ONLY_FOR: Final = "read-only-for/"
 WORKERS: Final = "repair-workers/"
 UNDERREPLICATION: Final = "underreplication/"
 MISSING: Final = f"{UNDERREPLICATION}ledgers/"
@@ -102,6 +103,11 @@ def repairs_key(ledger_id: int) -> str:
 def away_key(bookie_id: str) -> str:
     """Of the time that a bookie has been away."""
     return check_key(AWAY + check_bookie_id(bookie_id))
+
+
+def read_only_for_key(bookie_id: str) -> str:
+    """Of the time that a bookie has been read-only."""
+    return check_key(READ_ONLY_FOR + check_bookie_id(bookie_id))
 
 
 def worker_key(name: str) -> str:
@@ -200,6 +206,10 @@ KEYS: Final = NamedValues(
         f"{AWAY}<bookie>": (
             "how long a bookie has been away",
             FieldUse("the auditor", "auditors"),
+        ),
+        f"{READ_ONLY_FOR}<bookie>": (
+            "how long a bookie has been read-only",
+            FieldUse("the auditor", "auditors, repairs"),
         ),
         f"{WORKERS}<name>": (
             "a registration: a worker that repairs, and what it has done",

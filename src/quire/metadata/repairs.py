@@ -27,6 +27,7 @@ from quire.core.ids import ID_MAX, BookieId, LedgerId
 from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import EntryRange
 from quire.core.ledger.writer_state import Hole
+from quire.core.repair.audit_effects import CountedState
 from quire.core.repair.under_replicated_marks import (
     ANY_BOOKIE,
     AwayCount,
@@ -46,12 +47,14 @@ from quire.metadata.keys import (
     LOCKS,
     LOST_DELAY,
     MISSING,
+    READ_ONLY_FOR,
     REPAIRS,
     WORKERS,
     away_key,
     ledger_of,
     lock_key,
     missing_key,
+    read_only_for_key,
     repairs_key,
     worker_key,
 )
@@ -83,6 +86,10 @@ from quire.wire.underreplication import (
 
 LOST_DELAY_S: Final = 300
 """How long a bookie may be away, where the cluster has no setting."""
+_TIMES: Final = {
+    CountedState.AWAY: (AWAY, away_key),
+    CountedState.READ_ONLY: (READ_ONLY_FOR, read_only_for_key),
+}
 M = TypeVar("M")
 _LOG: Final = logging.getLogger(__name__)
 
@@ -278,9 +285,9 @@ class RepairStore:
         """Changes of the settings: whether auto-recovery is on, and the delay."""
         return self._store.watch(DISABLE), self._store.watch(LOST_DELAY)
 
-    def watch_away(self) -> Watch:
-        """Changes of the time that bookies have been away."""
-        return self._store.watch(AWAY)
+    def watch_times(self) -> tuple[Watch, Watch]:
+        """Changes of the time that bookies have been away, and read-only."""
+        return self._store.watch(AWAY), self._store.watch(READ_ONLY_FOR)
 
     # --- what a decision marks ------------------------------------------------------------------------------------
 
@@ -371,21 +378,25 @@ class RepairStore:
                 found.append(RepairWorkerState(name))
         return found
 
-    # --- the time that bookies have been away ------------------------------------------------------------------------
+    # --- how long bookies have been away, or read-only -----------------------------------------------------------------
 
-    async def away(self) -> dict[BookieId, Stored[AwayCount]]:
+    async def times(self, state: CountedState) -> dict[BookieId, Stored[AwayCount]]:
         """What auditors have counted, by bookie."""
         found: dict[BookieId, Stored[AwayCount]] = {}
-        async for key, value in every_key(self._store, AWAY):
-            bookie = BookieId(key.removeprefix(AWAY))
+        folder, _ = _TIMES[state]
+        async for key, value in every_key(self._store, folder):
+            bookie = BookieId(key.removeprefix(folder))
             found[bookie] = _stored(value, bookie, AWAY_CODEC.decode)
         return found
 
-    async def count_away(self, bookie: BookieId, seconds: int, version: int | None) -> int:
-        """Store how long a bookie has been away.
+    async def count_time(
+        self, state: CountedState, bookie: BookieId, seconds: int, version: int | None
+    ) -> int:
+        """Store how long a bookie has been in a state.
 
         Args:
-            bookie: which.
+            state: which.
+            bookie: of which bookie.
             seconds: all together.
             version: what is replaced; None: nothing was counted yet. What cannot be read may be replaced too.
 
@@ -397,13 +408,14 @@ class RepairStore:
             MetadataUnknownError: it may be stored.
         """
         value = AWAY_CODEC.encode(AwayCount(bookie, seconds, self._name))
+        key = _TIMES[state][1](bookie)
         if version is None:
-            return await self._store.create(away_key(bookie), value)
-        return await self._store.put(away_key(bookie), value, version)
+            return await self._store.create(key, value)
+        return await self._store.put(key, value, version)
 
-    async def end_away(self, bookie: BookieId, found: Stored[AwayCount]) -> bool:
-        """The bookie is back; False if another auditor has counted since."""
-        return await self._remove(away_key(bookie), found)
+    async def end_count(self, state: CountedState, bookie: BookieId, found: Stored[AwayCount]) -> bool:
+        """The state is over; False if another auditor has counted since."""
+        return await self._remove(_TIMES[state][1](bookie), found)
 
     # --- settings of the cluster, which Java's programs share --------------------------------------------------------
 

@@ -716,6 +716,7 @@ class LedgerStorage:
             "segments": len(self.segments),
             "spares": len(self._files.spares),
             "segment_bytes": sum(segment.header.segment_bytes for segment in self.segments.values()),
+            "file_bytes": self.housekeeping.file_bytes,
             "ledgers": len(self._ledgers),
             "tombstones": len(self.states.tombstones),
             "shrunk_tombstones": len(self.states.shrunk),

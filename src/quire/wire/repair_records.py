@@ -158,12 +158,12 @@ WORKER_CODEC: Final = RecordCodec(
 AWAY_CODEC: Final = RecordCodec(
     AwayCount,
     pb.Away,
-    "the time that bookie {bookie} has been away",
+    "how long bookie {bookie} has been away or read-only",
     ("bookie",),
     {"seconds": Number("the number of seconds")},
     texts={"counted_by": NAME_LENGTH_MAX},
 )
-"""`away/<bookie id>`."""
+"""`away/<bookie id>` and `read-only-for/<bookie id>`."""
 
 _MARKER: Final = FieldUse("clients that see it; auditors", "workers")
 _WORKER: Final = FieldUse("the worker", "operators' commands")

@@ -5,7 +5,7 @@ Source: docs/counterexamples.md, "All of them".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -90,9 +90,9 @@ class ChoosesForTheOldRecord(RepairMachine):
             self._kept = self.plan.targets
         super().conflicted()
 
-    def _choose_in(self, index: int, ensemble: Sequence[BookieId]) -> None:
-        super()._choose_in(index, ensemble)
-        kept = self._kept.get(index, {})
+    def _replace(self, index: int, bookies: Iterable[BookieId]) -> None:
+        super()._replace(index, bookies)
+        kept, ensemble = self._kept.get(index, {}), self.plan.record.fragments[index].ensemble
         self.plan.targets[index].update((old, new) for old, new in kept.items() if old in ensemble)
 
 

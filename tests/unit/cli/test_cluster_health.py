@@ -130,7 +130,7 @@ async def test_bookies_that_are_silent_are_blamed_and_not_the_store(
     [
         {},
         {"version": 7, "uptime_ms": "long", "disk": [1], "storage": None},
-        {"version": "1\x1b[2J", "uptime_ms": -1, "disk": {"bytes": True}, "storage": {"segment_bytes": -5}},
+        {"version": "1\x1b[2J", "uptime_ms": -1, "disk": {"bytes": True}, "storage": {"file_bytes": -5}},
     ],
 )
 def test_what_an_unknown_program_says_is_shown_only_if_it_can_be(says: dict[str, Any]) -> None:
@@ -155,14 +155,23 @@ def test_quorums_that_cannot_be_are_refused(cluster: LocalCluster, quorums: str)
     call(cluster.uri, "cluster", "health", "--quorums", quorums, code=2)
 
 
-async def test_a_ledger_that_has_been_marked_for_a_minute_wants_attention(tmp_path: Path) -> None:
+def test_a_ledger_that_has_been_marked_for_a_minute_wants_attention_in_every_command(tmp_path: Path) -> None:
     uri = f"sqlite:{tmp_path / 'metadata.db'}"
-    async with await SqliteStore.open(tmp_path / "metadata.db", create=True) as store:
-        marks = RepairStore(store, RealClock(), "test")
-        now_ms = RealClock().wall_ms()
-        for seen_ms in (now_ms, now_ms - 61_000):
-            mark = UnderReplicatedMark(MarkReason.HOLE, BookieId("b1"), EntryRange(0, 9), 0, "test", seen_ms)
-            await marks.mark(seen_ms, [mark])
-        facts, text = await examine(uri, 5, shape_in(QUORUMS))
-    assert facts["marked"] == 1
-    assert "1 ledger has been marked for repair for more than a minute (`quire cluster repairs`)" in text
+
+    async def marked() -> None:
+        async with await SqliteStore.open(tmp_path / "metadata.db", create=True) as store:
+            marks = RepairStore(store, RealClock(), "test")
+            now_ms = RealClock().wall_ms()
+            for seen_ms in (now_ms, now_ms - 61_000):
+                mark = UnderReplicatedMark(
+                    MarkReason.HOLE, BookieId("b1"), EntryRange(0, 9), 0, "test", seen_ms
+                )
+                await marks.mark(seen_ms, [mark])
+
+    asyncio.run(marked())
+    assert json.loads(call(uri, "cluster", "health", "--json", code=1))["marked"] == 1
+    assert json.loads(call(uri, "cluster", "status", "--json", code=5))["marked"] == 1
+    said = "1 ledger has been marked for repair for more than a minute (`quire cluster repairs`)"
+    assert said in call(uri, "cluster", "health", code=1)
+    assert said in call(uri, "cluster", "status", code=5)
+    assert said in call(uri, "top", "--once")

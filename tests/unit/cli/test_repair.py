@@ -1,12 +1,16 @@
 """`quire ledger repair`, `cluster repair`, `cluster under-replication` and `ledger verify --all` against real bookie processes."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from quire import connect
 from quire.cli.ledger.repair import who
 from quire.cli.local.local_cluster import LocalBookie, LocalCluster
+from quire.metadata.keys import stream_name_key
+from quire.wire.stream_metadata import encode_stream_name
 from support.commands import Quire, error_of, objects
 
 LINES = b"".join(b"line %d\n" % number for number in range(200))
@@ -57,6 +61,27 @@ def test_a_healthy_cluster_has_no_missing_copies(quire: Quire) -> None:
     assert quire("ledger", "repair", ledger).stdout == f"Ledger {ledger}: no copy is missing.\n"
     counts = objects(quire("ledger", "verify", "--all", "--json"))[-1]
     assert (counts["incomplete"], counts["failed"], counts["complete"]) == (0, 0, counts["ledgers"])
+
+
+def test_a_stream_to_which_no_name_leads_is_named_as_not_looked_at(
+    quire: Quire, cluster: LocalCluster
+) -> None:
+    quire("stream", "create", "unnamed")
+    (stream,) = objects(quire("stream", "show", "unnamed", "--json"))
+
+    async def change(damaged: bool) -> None:
+        async with connect(cluster.uri) as client:
+            found = await client.store.get(stream_name_key("unnamed"))
+            assert found is not None
+            value = b"\xff" if damaged else encode_stream_name(stream["ledger_id"])
+            await client.store.put(stream_name_key("unnamed"), value, found.version)
+
+    asyncio.run(change(damaged=True))
+    *said, counts = objects(quire("ledger", "verify", "--all", "--json", code=5))
+    assert counts["failed"] >= 1
+    assert {"stream": stream["ledger_id"], "error": "corrupt_metadata"} in said
+    asyncio.run(change(damaged=False))
+    quire("stream", "delete", "unnamed", "--yes")
 
 
 def test_words_that_cannot_be_meant_are_refused(quire: Quire, cluster: LocalCluster, tmp_path: Path) -> None:

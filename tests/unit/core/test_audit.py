@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quire.core.repair.audit_effects import (
     AuditStatus,
-    EndAway,
+    EndCount,
     ListLedgers,
     MarkLedgers,
     ReadBookies,
@@ -33,7 +33,7 @@ def test_a_ledger_is_marked_when_the_delay_of_its_bookie_is_over_and_once():
     cluster.leave(B[0])
     cluster.say(auditor, "bookies_changed")
     cluster.run(auditor)
-    assert names(cluster.log) == ["ReadBookies", "CountAway", "ListLedgers", "AuditEnded"]
+    assert names(cluster.log) == ["ReadBookies", "CountTime", "ListLedgers", "AuditEnded"]
     assert auditor.due == frozenset()
     cluster.ticks(auditor, DELAY_S // TICK_S - 1)
     assert (auditor.away, cluster.marks) == ({B[0]: DELAY_S - TICK_S}, {})
@@ -128,7 +128,7 @@ def test_a_rolling_restart_marks_nothing():
         cluster.ticks(auditor)
         assert cluster.counts == {}
     assert cluster.marks == {}
-    assert len(cluster.said(EndAway)) == 5
+    assert len(cluster.said(EndCount)) == 5
 
 
 def test_while_nobody_is_registered_nobody_is_taken_for_gone():
@@ -213,8 +213,26 @@ def test_a_bookie_that_only_records_name_is_known_from_the_first_audit_on():
     assert cluster.marks == {1: {B[0]}}
     cluster.records[1] = ledger(1, (1, 2, 3))  # repaired: nobody names it any more
     cluster.ticks(auditor, 361)
-    assert cluster.said(EndAway)[-1].bookie == B[0]
+    assert cluster.said(EndCount)[-1].bookie == B[0]
     assert cluster.counts == {}
+
+
+def test_how_long_a_bookie_is_read_only_is_counted_and_a_restart_does_not_begin_it_anew():
+    cluster = AuditedCluster([ledger(1)])
+    auditor = cluster.auditor()
+    cluster.registered[B[0]] = False
+    cluster.ticks(auditor, 3)
+    assert cluster.read_only_for[B[0]].seconds == 2 * TICK_S
+    cluster.leave(B[0])
+    cluster.ticks(auditor)
+    assert (cluster.read_only_for[B[0]].seconds, cluster.counts[B[0]].seconds) == (2 * TICK_S, 0)
+    cluster.registered[B[0]] = False
+    cluster.ticks(auditor, 20)
+    assert cluster.read_only_for[B[0]].seconds == DELAY_S
+    assert (cluster.counts, cluster.marks, auditor.due) == ({}, {}, frozenset())
+    cluster.registered[B[0]] = True
+    cluster.ticks(auditor)
+    assert cluster.read_only_for == {}
 
 
 def test_ledgers_that_were_made_since_are_found_by_a_later_audit():

@@ -19,6 +19,7 @@ from quire.core.repair.effects import (
     EndLimbo,
     ListReplica,
     Loss,
+    ReadOnlyBookies,
     ReadRecord,
     RepairLimits,
     RepairOutcome,
@@ -104,6 +105,64 @@ def test_notes_of_holes_that_are_filled_are_taken_out_of_the_record():
     world.notes = LedgerNotes((BookieHoles(B[2], (EntryRange(3, 4),)),))
     assert world.run(RepairMachine([], [])).outcome is RepairOutcome.WHOLE
     assert world.notes.holes == ()
+
+
+def one_is_full(copies=2):
+    """Two fragments; b0 is in both and lacks entries of the first, of which so many other copies are left."""
+    world = full(ledger(changed_at=5), 9)
+    world.disks[B[0]] -= {3, 4}
+    world.silent |= {B[1], B[2]} if copies == 0 else {B[1]} if copies == 1 else set()
+    world.refusing[B[0]] = Answer.READ_ONLY
+    return world
+
+
+def test_what_a_full_bookie_lacks_goes_to_another_when_the_delay_is_over():
+    world = one_is_full()
+    world.notes = LedgerNotes((BookieHoles(B[0], (EntryRange(3, 4),)),))
+    ended = world.run(RepairMachine([], B[4:], read_only=ReadOnlyBookies({B[0]: 300}, 300)))
+    assert (ended.outcome, ended.report.replaced) == (RepairOutcome.WHOLE, [(0, B[0], B[4])])
+    assert [fragment.ensemble for fragment in world.record.fragments] == [
+        (B[4], B[1], B[2]),
+        (B[0], B[1], B[3]),  # of this one it lacks nothing
+    ]
+    assert world.disks[B[4]] == {*range(5)}  # the whole share, not the hole alone
+    assert world.notes.holes == ()
+    copies = [effect for effect in world.log if isinstance(effect, CopyRange) and effect.bookie == B[4]]
+    assert any(B[0] in piece.sources for piece in copies)  # it is a source of what it has
+
+
+@pytest.mark.parametrize(
+    ("copies", "seconds", "moves"),
+    [(2, 299, False), (2, 300, True), (1, 0, True)],
+    ids=["early", "due", "below Qa"],
+)
+def test_a_full_bookie_keeps_its_slot_until_the_delay_is_over_unless_too_few_copies_are_left(
+    copies, seconds, moves
+):
+    world = one_is_full(copies)
+    before = world.record
+    ended = world.run(RepairMachine([], B[4:], read_only=ReadOnlyBookies({B[0]: seconds}, 300)))
+    assert ended.report.read_only == {B[0]}
+    if moves:
+        assert world.whole()
+    else:
+        assert (world.record, [*ended.report.left]) == (before, [B[0]])
+        assert ended.outcome is RepairOutcome.INCOMPLETE
+
+
+def test_without_another_bookie_a_full_one_stays_and_is_not_called_whole():
+    world = one_is_full()
+    world.notes = LedgerNotes((BookieHoles(B[0], (EntryRange(3, 4),)),))
+    ended = world.run(RepairMachine([], [], read_only=ReadOnlyBookies({B[0]: 300}, 300)))
+    assert (ended.outcome, ended.report.replaced) == (RepairOutcome.INCOMPLETE, [])
+    assert world.notes.holes != ()
+
+
+def test_a_target_that_is_full_too_is_followed_by_another():
+    world = one_is_full()
+    world.refusing[B[4]] = Answer.READ_ONLY
+    ended = world.run(RepairMachine([], B[4:], read_only=ReadOnlyBookies({B[0]: 300}, 300)))
+    assert (ended.outcome, ended.report.replaced) == (RepairOutcome.WHOLE, [(0, B[0], B[5])])
 
 
 def test_of_a_striped_ledger_each_bookie_gets_its_classes_only():
@@ -358,6 +417,8 @@ def repaired(seed, quorums, rules=RULES):
     world.silent = {bookie for bookie in B if chance.random() < 0.2}
     gone = {bookie for bookie in world.silent if chance.random() < 0.7}
     candidates = [bookie for bookie in chance.sample(B, 6) if bookie not in world.silent]
+    world.refusing = {bookie: Answer.READ_ONLY for bookie in B if chance.random() < 0.2}
+    read_only = ReadOnlyBookies({bookie: chance.choice((0, 300)) for bookie in world.refusing}, 300)
     before = {entry for entries in world.disks.values() for entry in entries}
 
     def meanwhile(effect):
@@ -377,7 +438,13 @@ def repaired(seed, quorums, rules=RULES):
 
     world.before = meanwhile
     ended = world.run(
-        RepairMachine(gone, candidates, limits=RepairLimits(piece_entries=3, pieces_max=2), rules=rules),
+        RepairMachine(
+            gone,
+            candidates,
+            read_only=read_only,
+            limits=RepairLimits(piece_entries=3, pieces_max=2),
+            rules=rules,
+        ),
         chance,
     )
     assert {entry for entries in world.disks.values() for entry in entries} == before

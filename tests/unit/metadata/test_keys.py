@@ -16,6 +16,7 @@ from quire.metadata.keys import (
     lock_key,
     missing_key,
     passes_key,
+    read_only_for_key,
     repairs_key,
     stream_name_key,
     tombstone_key,
@@ -28,7 +29,7 @@ from quire.metadata.zookeeper.paths import KeyPaths
 
 OF_LEDGERS = [ledger_notes_key, tombstone_key, OF_STREAMS.key, repairs_key]
 SHARED = [missing_key, lock_key]
-OF_BOOKIES = [watermark_key, boot_key, passes_key, away_key]
+OF_BOOKIES = [watermark_key, boot_key, passes_key, away_key, read_only_for_key]
 NUMBERS = st.integers(0, ID_MAX) | st.sampled_from([0, 1, 2**31 - 2, 2**31 - 1, ID_MAX])
 BOOKIES = st.from_regex(r"[a-zA-Z0-9:-_.\-]{1,60}", fullmatch=True).filter(
     lambda name: name.lower() != "readonly" and name not in {".", ".."}

@@ -33,7 +33,7 @@ def measured(storage: LedgerStorage, files: FaultyFiles) -> dict[Reason, int]:
     sizes = [
         len(node.data) for path, node in files.nodes.items() if path.endswith((".seg", ".fresh", ".used"))
     ]
-    assert sum(found.values()) == sum(sizes)
+    assert sum(found.values()) == sum(sizes) == storage.statistics()["file_bytes"]
     return found
 
 

@@ -116,18 +116,25 @@ async def _switch(client: QuireClient, out: Output, *, enabled: bool) -> None:
 async def status(client: QuireClient, out: Output) -> None:
     """Say whether it is on, who audits, which workers there are, and which bookies have been away for how long."""
     from quire.autorecovery.auditor import ELECTION
+    from quire.core.repair.audit_effects import CountedState
     from quire.metadata.election import Election
 
     marks = client.records.repairs("quire cluster")
     enabled, delay_s = await marks.is_enabled(), await marks.lost_delay_s()
     auditor = await Election(client.store, ELECTION, "").leader()
-    workers, away = await marks.workers(), await marks.away()
+    workers = await marks.workers()
+    times = {state: await marks.times(state) for state in CountedState}
     facts: dict[str, Any] = {
         "enabled": enabled,
         "lost_delay_s": delay_s,
         "auditor": auditor,
         "workers": [attributes(one, "name ledgers bytes bytes_per_s") for one in workers],
-        "away": {bookie: None if one.mark is None else one.mark.seconds for bookie, one in away.items()},
+    }
+    facts |= {
+        state.value.replace("-", "_"): {
+            bookie: None if one.mark is None else one.mark.seconds for bookie, one in counted.items()
+        }
+        for state, counted in times.items()
     }
     lines = [
         f"Auto-recovery is {'on' if enabled else 'switched off: `quire cluster autorecovery on`'}.",
@@ -140,8 +147,9 @@ async def status(client: QuireClient, out: Output) -> None:
         for one in workers
     ] or ["Worker      none: start `quire autorecovery`"]
     lines += [
-        f"Away        {bookie}: {'-' if seconds is None else human_duration(seconds)}"
-        for bookie, seconds in facts["away"].items()
+        f"{label:11} {bookie}: {'-' if seconds is None else human_duration(seconds)}"
+        for label, name in (("Away", "away"), ("Read-only", "read_only"))
+        for bookie, seconds in facts[name].items()
     ]
     out.result(facts, *lines)
 

@@ -99,14 +99,14 @@ def figures_of(says: dict[str, Any]) -> dict[str, Any]:
     """The figures of a bookie's response; a value of another type is left out.
 
     Returns:
-        `version`, `uptime_s`, `stored_bytes` (its segments), `disk_bytes`, `free_bytes`; None for what it does not tell.
+        `version`, `uptime_s`, `stored_bytes` (all files of its segments, as `quire bookie space`), `disk_bytes`, `free_bytes`; None for what it does not tell.
     """
     storage, disk = object_in(says.get("storage")), object_in(says.get("disk"))
     version, uptime_ms = says.get("version"), count_in(says.get("uptime_ms"))
     return {
         "version": version[:40] if isinstance(version, str) and version.isprintable() else None,
         "uptime_s": None if uptime_ms is None else round(uptime_ms / 1000, 1),
-        "stored_bytes": count_in(storage.get("segment_bytes")),
+        "stored_bytes": count_in(storage.get("file_bytes")),
         "disk_bytes": count_in(disk.get("bytes")),
         "free_bytes": count_in(disk.get("free_bytes")),
     }

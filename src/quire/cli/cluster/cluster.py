@@ -11,13 +11,10 @@ from quire.cli.cluster import autorecovery
 from quire.cli.cluster.alerts import kinds_of, lines_of
 from quire.cli.cluster.bookie_rows import bookie_rows, collector_of, shown
 from quire.cli.cluster.health import (
-    QUORUMS,
     health,
+    judged_of,
     line_of,
     quorums_of,
-    shape_in,
-    shapes_of,
-    states_of,
 )
 from quire.cli.cluster.orphans import accept_store, orphans
 from quire.cli.console.failures import EXIT_ATTENTION
@@ -26,7 +23,7 @@ from quire.cli.console.options import MEANT
 from quire.cli.console.output import Output, counted
 from quire.cli.ledger.ledger_show import DAMAGED
 from quire.cli.ledger.repair import repair_cluster, under_replication
-from quire.core.cluster_state import BookieStanding, ClusterHealth, judge
+from quire.core.cluster_state import BookieStanding, ClusterHealth
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -84,14 +81,13 @@ async def status(client: QuireClient, out: Output) -> int:
     from quire.log.heads import LogHeads
 
     rows: list[dict[str, Any]]
-    rows, ledgers, streams, logs, shapes = await asyncio.gather(
+    rows, ledgers, streams, logs = await asyncio.gather(
         bookie_rows(client),
         records_by_state(client.records.ledgers),
         records_by_state(client.records.streams),
         LogHeads(client.store).names(),
-        shapes_of(client.store, shape_in(QUORUMS)),
     )
-    judged = judge(shapes, states_of(rows))
+    judged, marked = await judged_of(client, rows)
     count = {one.value: sum(row["standing"] == one.value for row in rows) for one in BookieStanding}
     collection = collection_of(rows)
     most_counted = max(sum(ledgers.values()), sum(streams.values()))
@@ -100,6 +96,7 @@ async def status(client: QuireClient, out: Output) -> int:
         "instance": (instance := client.store.instance_id),
         "bookies": count,
         "health": judged.health.value,
+        "marked": marked,
         "refused": {quorums_of(one.shape): one.refusal for one in judged.shapes if one.refusal},
         "ledgers": ledgers,
         "streams": streams,
@@ -110,7 +107,7 @@ async def status(client: QuireClient, out: Output) -> int:
     }
     standing = ", ".join(f"{number} {name}" for name, number in count.items() if number) or "none"
     lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}"]
-    lines.append(f"Health   {line_of(judged, len(rows))}")
+    lines.append(f"Health   {line_of(judged, len(rows), marked=marked)}")
     lines += [f"Ledgers  {states_text(ledgers, 'ledger')}", f"Streams  {states_text(streams, 'stream')}"]
     lines.append(f"Logs     {len(logs):,}")
     if collection["orphans"]:

@@ -29,6 +29,7 @@ async def forget(
     """
     from quire.core.errors import RefusedError
     from quire.core.ids import BookieId
+    from quire.core.repair.audit_effects import CountedState
 
     bookie = BookieId(bookie_id)
     await _refuse_registered(client, bookie)
@@ -42,9 +43,9 @@ async def forget(
     await _refuse_registered(client, bookie)  # the look at all records may have taken long
     await client.bookies.registry.delete_cookie(bookie, cookie.version)
     marks = client.records.repairs("quire bookie forget")
-    away = (await marks.away()).get(bookie)
-    if away is not None:
-        await marks.end_away(bookie, away)
+    for state in CountedState:
+        if (counted := (await marks.times(state)).get(bookie)) is not None:
+            await marks.end_count(state, bookie, counted)
     out.result({"bookie": bookie_id, "forgotten": True}, f"Bookie {bookie_id} is forgotten.")
 
 

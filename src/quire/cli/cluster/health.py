@@ -111,6 +111,12 @@ async def examine(uri: str, timeout_s: float, shape: Shape) -> tuple[dict[str, A
     return facts, line_of(judged, len(rows), refusal, marked)
 
 
+async def judged_of(client: QuireClient, rows: Sequence[dict[str, Any]]) -> tuple[ClusterJudgement, int]:
+    """The judgement of a cluster whose bookies are these rows, for the default quorums and the logs', and its `old_marks`."""
+    marked, shapes = await asyncio.gather(old_marks(client), shapes_of(client.store, shape_in(QUORUMS)))
+    return judge(shapes, states_of(rows), has_old_marks=bool(marked)), marked
+
+
 def quorums_of(shape: Shape) -> str:
     """The quorums of a shape, as users write them."""
     return f"{shape.ensemble_size}/{shape.write_quorum}/{shape.ack_quorum}"

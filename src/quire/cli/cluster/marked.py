@@ -155,7 +155,9 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
 
 async def away_bookies(client: QuireClient, marks: RepairStore) -> dict[str, int | None]:
     """The bookies that are not registered, with the seconds that an auditor has seen them away; None: none has yet."""
-    away, counted_s = await client.bookies.away(), await marks.away()
+    from quire.core.repair.audit_effects import CountedState
+
+    away, counted_s = await client.bookies.away(), await marks.times(CountedState.AWAY)
     return {
         str(bookie): found.mark.seconds
         if (found := counted_s.get(bookie)) is not None and found.mark is not None

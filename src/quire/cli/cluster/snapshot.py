@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.cli.cluster.bookie_rows import bookie_rows
+from quire.cli.cluster.health import judged_of, line_of
 from quire.core.errors import QuireError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Snapshot:
         logs: `log`, `end_offset`, `records_per_s`, `writer` (where it runs, None without one).
         logs_count: of all logs.
         logs_looked_at: of those that were asked for their end: the first ones by name.
+        health: the line that `quire cluster health` prints of this, without a change in the store.
     """
 
     cluster: str
@@ -35,6 +37,7 @@ class Snapshot:
     logs: list[dict[str, Any]]
     logs_count: int
     logs_looked_at: int
+    health: str = ""
 
     def facts(self) -> dict[str, Any]:
         """One look as programs read it."""
@@ -58,13 +61,20 @@ class Snapshots:
     async def take(self) -> Snapshot:
         """Look once."""
         rows, (count, looked_at, logs) = await asyncio.gather(bookie_rows(self._client), self._logs())
+        judged, marked = await judged_of(self._client, rows)
         for row in rows:
             says = row.get("info") or {}
             row["entries_per_s"] = self._rate(row["id"], "entries", says.get("entries_added"))
             row["bytes_per_s"] = self._rate(row["id"], "bytes", says.get("bytes_added"))
         logs.sort(key=lambda log: (-(log["records_per_s"] or 0.0), log["log"]))
         return Snapshot(
-            self._uri, time.time_ns() // 1_000_000, rows, logs[: self._logs_max], count, looked_at
+            self._uri,
+            time.time_ns() // 1_000_000,
+            rows,
+            logs[: self._logs_max],
+            count,
+            looked_at,
+            line_of(judged, len(rows), marked=marked),
         )
 
     async def _logs(self) -> tuple[int, int, list[dict[str, Any]]]:

@@ -79,6 +79,7 @@ def heading(seen: Snapshot) -> list[str]:
     return [
         f"{clock}  {seen.cluster}",
         f"{counted(len(seen.bookies), 'bookie')}, {up} up; {counted(seen.logs_count, 'log')}{part}; Ctrl-C ends this",
+        *([seen.health] if seen.health else []),
     ]
 
 

@@ -163,6 +163,8 @@ def show_plan(out: Output, found: UnderReplication, rate: float | None) -> None:
         if row["reason"] in {NOT_LOOKED_AT, MissingReason.OPEN.value} and row["entries"] is not None:
             what = f"{counted(row['entries'], 'entry')} of {counted(row['ledgers'], 'ledger')}"
             out.note(f"left alone: {what}, {row['reason']}; needs {row['needs']}")
+    for line in _read_only_lines(found.ledgers.values()):
+        out.note(line)
     note_named(out, found)
 
 
@@ -203,6 +205,9 @@ def show_plan_of_one(out: Output, ledger_id: int, lacking: UnderReplicatedLedger
         ],
         "gone": lacking.lost_bookies,
         "limbo": lacking.limbo,
+        "read_only": {
+            bookie: "replaced" if due else "waited for" for bookie, due in lacking.read_only.items()
+        },
         "undecided": lacking.undecided,
         "silent": {bookie: answer.name.lower() for bookie, answer in lacking.silent.items()},
         **_ranges_of(lacking),
@@ -221,6 +226,7 @@ def show_plan_of_one(out: Output, ledger_id: int, lacking: UnderReplicatedLedger
         for bookie, answer in lacking.silent.items()
     ]
     lines += [f"  {bookie} is in limbo" for bookie in lacking.limbo]
+    lines += [f"  {line}" for line in _read_only_lines([lacking])]
     lines += [*_loss_lines(ledger_id, lacking), *_undecided_lines(ledger_id, lacking.undecided)]
     out.result(facts, *lines)
     return code_of_look(lacking)
@@ -273,6 +279,23 @@ def _open_lines(lacking: UnderReplicatedLedger) -> list[str]:
     are = "copy is" if lacking.of_open == 1 else "copies are"
     until = f"filled when it moves on, or after `quire ledger recover {lacking.ledger_id}`"
     return [f"  {lacking.of_open:,} {are} missing in a fragment that the writer may still change: {until}"]
+
+
+def _read_only_lines(some: Iterable[UnderReplicatedLedger]) -> list[str]:
+    """Which bookies lack entries and take none, and what becomes of that."""
+    due: dict[str, bool] = {}
+    for lacking in some:
+        for bookie, now in lacking.read_only.items():
+            due[bookie] = due.get(bookie, False) or now
+    return [
+        f"{bookie} is read-only: "
+        + (
+            "another bookie takes its place in the fragments of which it lacks entries"
+            if now
+            else "what it lacks is copied to it when it is writable, or to others after `quire cluster lost-delay`"
+        )
+        for bookie, now in due.items()
+    ]
 
 
 def _undecided_lines(ledger_id: int, bookies: Iterable[str]) -> list[str]:

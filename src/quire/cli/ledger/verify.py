@@ -52,7 +52,7 @@ async def verify(
 
 async def verify_all(client: QuireClient, out: Output) -> int:
     """Verify every ledger and stream and print those that are not complete; returns the exit code."""
-    from quire.core.errors import NoSuchLedgerError, NoSuchStreamError, QuireError
+    from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, NoSuchStreamError, QuireError
 
     count = {"ledgers": 0, "complete": 0, "open": 0, "incomplete": 0, "failed": 0}
     codes = set[int]()
@@ -64,6 +64,12 @@ async def verify_all(client: QuireClient, out: Output) -> int:
     async def of_stream(name: str) -> LedgerReport:
         record, _ = await client.records.streams.read(await client.records.streams.find(name))
         return await client.unbounded_ledger(name, record.password).verify()
+
+    async def unnamed(stream_id: int) -> LedgerReport:
+        await client.records.streams.read(stream_id)  # an error where it was deleted meanwhile
+        raise CorruptMetadataError(
+            "it has a record and no name that can be read: its copies are not looked at"
+        )
 
     async def one(kind: str, which: int | str, verified: Coroutine[Any, Any, LedgerReport]) -> None:
         try:
@@ -87,6 +93,8 @@ async def verify_all(client: QuireClient, out: Output) -> int:
             yield one("ledger_id", ledger_id, of_ledger(ledger_id))
         async for name in client.unbounded_ledgers():
             yield one("stream", name, of_stream(name))
+        for stream_id in await _unnamed(client):
+            yield one("stream", stream_id, unnamed(stream_id))
 
     with out.progress("verifying", None, "ledgers") as progress:
         async for work in everything():
@@ -97,6 +105,12 @@ async def verify_all(client: QuireClient, out: Output) -> int:
                 for task in done:
                     task.result()
         await asyncio.gather(*waiting)
+    out.result(count, _total_of(count))
+    return worst(codes)
+
+
+def _total_of(count: dict[str, int]) -> str:
+    """The last line of a verification of everything."""
     text = f"{counted(count['ledgers'], 'ledger')}: {count['complete']:,} complete"
     for kind, what in (
         ("incomplete", "closed and not complete"),
@@ -105,8 +119,16 @@ async def verify_all(client: QuireClient, out: Output) -> int:
     ):
         if count[kind]:
             text += f", {count[kind]:,} {what}"
-    out.result(count, text + ".")
-    return worst(codes)
+    return text + "."
+
+
+async def _unnamed(client: QuireClient) -> list[int]:
+    """The ids of streams to which no name leads."""
+    streams = client.records.streams
+    ids: list[int] = []
+    while page := await streams.list(ids[-1] if ids else None):
+        ids += page
+    return [stream_id for stream_id, name in (await streams.names_of(ids)).items() if name is None]
 
 
 def print_report(out: Output, report: LedgerReport, stream: str = "") -> int:

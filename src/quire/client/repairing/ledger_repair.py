@@ -11,6 +11,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeAlias
 
 from quire.client.access import LedgerAccess
@@ -29,10 +30,12 @@ from quire.core.ledger.notes import EntryRange, LedgerNotes
 from quire.core.ledger.replica import Replica, ReplicaList, dirty_parts
 from quire.core.ledger.terms import needs_of
 from quire.core.repair.effects import (
+    NONE_READ_ONLY,
     CopyRange,
     EndLimbo,
     ListReplica,
     Loss,
+    ReadOnlyBookies,
     ReadRecord,
     RepairEffect,
     RepairEnded,
@@ -67,6 +70,7 @@ class LedgerRepair:
         context: what it shares with the client's other handles.
         lost_bookies: bookies that are permanently lost.
         candidates: bookies that may take a slot, the best first; of a stream only those that know terms are used.
+        read_only: bookies that take no copies, and for how long.
         accepted: who accepted the loss of what only lost bookies have.
         password: of a ledger whose record has none (format 1); other records have their own.
         may_send: when copies may be sent.
@@ -83,13 +87,15 @@ class LedgerRepair:
         *,
         lost_bookies: Collection[BookieId] = (),
         candidates: Sequence[BookieId] = (),
+        read_only: ReadOnlyBookies = NONE_READ_ONLY,
         accepted: Loss | None = None,
         password: bytes | None = None,
         may_send: CopyAllowance = unlimited,
     ) -> None:
         self.ledger_id = ledger_id
         self._context = context
-        self._lost_bookies, self._candidates, self._accepted = lost_bookies, candidates, accepted
+        self._lost_bookies, self._candidates = lost_bookies, candidates
+        self._make = partial(context.machines.repair, read_only=read_only, accepted=accepted)
         self._password, self._may_send = password, may_send
         self._loop = asyncio.get_running_loop()
         self._result: asyncio.Future[RepairEnded] = self._loop.create_future()
@@ -150,12 +156,7 @@ class LedgerRepair:
             for bookie in loss.lost_bookies
             if bookie not in self._lost_bookies and self._context.bookies.is_registered(bookie)
         }
-        self._machine = self._context.machines.repair(
-            self._lost_bookies,
-            self._able(self._candidates),
-            accepted=self._accepted,
-            sources=sorted(returned),
-        )
+        self._machine = self._make(self._lost_bookies, self._able(self._candidates), sources=sorted(returned))
         try:
             self._machine.start()
             self._perform(self._machine, access)

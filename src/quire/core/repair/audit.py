@@ -2,9 +2,9 @@
 
     IDLE -> LOOKING -> LISTING <-> MARKING -> IDLE
 
-At each tick the auditor looks which bookies are there, and adds to the counters of those that are away. The counters are in
-the metadata store: another auditor goes on with them, and one that finds that somebody else has counted adds nothing this
-time. When other bookies are away than at the last audit, or the delay of one is over, it reads the records of all
+At each tick the auditor looks which bookies are there, and adds to the counters of those that are away, and of those that
+are read-only. The counters are in the metadata store: another auditor goes on with them, and one that finds that somebody
+else has counted adds nothing this time. How long a bookie is read-only is counted for repairs only (`RepairMachine`). When other bookies are away than at the last audit, or the delay of one is over, it reads the records of all
 ledgers and marks those that lack copies which are due. Marks come from records that were read, and nothing else.
 
 Ledgers with fewer than Qa copies of an entry left are marked with the page on which their record was found; the others
@@ -15,7 +15,7 @@ Source: docs/protocol/audit.md; BookKeeper source, `Auditor`, `AuditorBookieChec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire.core.ids import BookieId, LedgerId
@@ -29,8 +29,10 @@ from quire.core.repair.audit_effects import (
     AuditReport,
     AuditStatus,
     ClusterBookies,
-    CountAway,
-    EndAway,
+    Counted,
+    CountedState,
+    CountTime,
+    EndCount,
     ListLedgers,
     MarkLedgers,
     MissingMark,
@@ -122,7 +124,7 @@ class AuditMachine:
         self.due: frozenset[BookieId] = frozenset()
         self._delay_s = 0
         # Counting: the versions that this auditor has written or seen.
-        self._counted: dict[BookieId, int] = {}
+        self._counted: dict[tuple[CountedState, BookieId], int] = {}
         self._elapsed = ElapsedTime(limits.tick_s, rules)
         self._to_add_s = 0
         # What the last audit that was concluded knew: the bookies that records name, which were away and which of those due.
@@ -158,8 +160,8 @@ class AuditMachine:
         """Which bookies are there.
 
         Effects:
-            CountAway for each that is away while its delay is not over, EndAway for each that is back; ListLedgers if
-            ledgers may have to be marked; or MarkLedgers, where bookies came or went in the middle of an audit.
+            CountTime for each that is away, or read-only, while its delay is not over, EndCount for each that is not any more;
+            ListLedgers if ledgers may have to be marked; or MarkLedgers, where bookies came or went in the middle of an audit.
         """
         if not AUDIT_TABLE.acts["bookies_read"][self.status]:
             return
@@ -189,9 +191,9 @@ class AuditMachine:
         else:
             self._rest()
 
-    def counted(self, bookie: BookieId, version: int) -> None:
-        """A CountAway was stored with this version."""
-        self._counted[bookie] = version
+    def counted(self, state: CountedState, bookie: BookieId, version: int) -> None:
+        """A CountTime was stored with this version."""
+        self._counted[state, bookie] = version
 
     def ledgers_listed(
         self, after: int | None, records: Sequence[tuple[LedgerId, LedgerMetadata | None]], *, last: bool
@@ -263,30 +265,58 @@ class AuditMachine:
         self._look()
 
     def _count(self, view: ClusterBookies) -> None:
-        """Add this tick to the counters of the bookies that are away."""
+        """Add this tick to the counters of the bookies that are away, and of those that are read-only."""
         known = {*view.cookies, *(self._named or ())}
         registered = frozenset(view.registered)
-        away: dict[BookieId, int] = {}
-        for bookie in sorted(known):
-            if not self._rules.is_gone(known=True, registered=bookie in registered):
-                continue
-            stored = view.away.get(bookie)
+        away = {
+            bookie
+            for bookie in sorted(known)
+            if self._rules.is_gone(known=True, registered=bookie in registered)
+        }
+        unknown = {*view.away, *view.read_only_for} - known if self._named is not None else set()
+        self.away = self._count_in(
+            CountedState.AWAY, away, view.away, view.delay_s, over=registered | unknown
+        )
+        # A bookie that is full and starts again is as full as before: only one that takes entries begins anew.
+        writable = registered - {*view.read_only}
+        self._count_in(
+            CountedState.READ_ONLY,
+            {*view.read_only},
+            view.read_only_for,
+            view.delay_s,
+            over=writable | unknown,
+        )
+
+    def _count_in(
+        self,
+        state: CountedState,
+        bookies: Collection[BookieId],
+        counted: Mapping[BookieId, Counted],
+        delay_s: int,
+        *,
+        over: Collection[BookieId],
+    ) -> dict[BookieId, int]:
+        """Add this tick to the counters of the bookies that are in a state, and end those of the ones that are not any more."""
+        found: dict[BookieId, int] = {}
+        for bookie in sorted(bookies):
+            stored = counted.get(bookie)
             if stored is None:
-                away[bookie] = 0
-                self.out.append(CountAway(bookie, 0, None))
+                found[bookie] = 0
+                self.out.append(CountTime(state, bookie, 0, None))
                 continue
-            away[bookie] = stored.seconds
-            if self._counted.get(bookie) != stored.version:
-                self._counted[bookie] = stored.version  # another auditor has counted: its tick is this one
-            elif stored.seconds < view.delay_s and self._to_add_s:
-                away[bookie] += self._to_add_s
-                self.out.append(CountAway(bookie, away[bookie], stored.version))
-        for bookie, stored in view.away.items():
-            is_unknown = self._named is not None and bookie not in known
-            if bookie in registered or is_unknown:
-                self.out.append(EndAway(bookie, stored.version))
-                self._counted.pop(bookie, None)
-        self.away = away
+            found[bookie] = stored.seconds
+            if self._counted.get((state, bookie)) != stored.version:
+                self._counted[state, bookie] = (
+                    stored.version
+                )  # another auditor has counted: its tick is this one
+            elif stored.seconds < delay_s and self._to_add_s:
+                found[bookie] += self._to_add_s
+                self.out.append(CountTime(state, bookie, found[bookie], stored.version))
+        for bookie, stored in counted.items():
+            if bookie in over:
+                self.out.append(EndCount(state, bookie, stored.version))
+                self._counted.pop((state, bookie), None)
+        return found
 
     # --- which ledgers --------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Source: docs/protocol/audit.md.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -30,7 +30,7 @@ class AuditLimits:
     """How often an auditor audits, and how much at a time.
 
     Attributes:
-        tick_s: the most that one tick adds to the time that a bookie has been away.
+        tick_s: the most that one tick adds to the time that a bookie has been away, or read-only.
         again_s: while bookies are away, the ledgers are read again after so long: writers make ledgers that name them.
         pause_s_max: where the doubling pause after a failure stops.
         marks_at_once: how many marks one effect asks for.
@@ -45,8 +45,17 @@ class AuditLimits:
 LIMITS: Final = AuditLimits()
 
 
+class CountedState(Enum):
+    """In which state of a bookie auditors count how long it lasts."""
+
+    AWAY = "away"
+    """It is not registered."""
+    READ_ONLY = "read-only"
+    """It has registered as read-only: it has its entries, and takes no copies."""
+
+
 class Counted(NamedTuple):
-    """How long a bookie has been away, as it is stored, and the version of that."""
+    """How long a bookie has been in a state, as it is stored, and the version of that."""
 
     seconds: int
     version: int
@@ -59,9 +68,11 @@ class ClusterBookies:
     Attributes:
         registered: the bookies that are there, the read-only ones too.
         cookies: the bookies that have a cookie.
-        away: what auditors have counted.
+        away: what auditors have counted of bookies that are away.
         delay_s: how long a bookie may be away.
         enabled: whether auto-recovery is switched on.
+        read_only: of those that are there, the ones that take no copies.
+        read_only_for: what auditors have counted of those.
     """
 
     registered: Collection[BookieId]
@@ -69,6 +80,8 @@ class ClusterBookies:
     away: Mapping[BookieId, Counted]
     delay_s: int
     enabled: bool = True
+    read_only: Collection[BookieId] = ()
+    read_only_for: Mapping[BookieId, Counted] = field(default_factory=dict)
 
 
 class MissingMark(NamedTuple):
@@ -117,18 +130,20 @@ class ReadBookies:
 
 
 @dataclass(frozen=True, slots=True)
-class CountAway:
-    """Store how long a bookie has been away, in place of a version (None: it must be new); answer `counted` if it was."""
+class CountTime:
+    """Store how long a bookie has been in a state, in place of a version (None: it must be new); answer `counted` if it was."""
 
+    state: CountedState
     bookie: BookieId
     seconds: int
     version: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class EndAway:
-    """Remove the counter of a bookie that is back, by its version. No answer."""
+class EndCount:
+    """Remove the counter of a bookie whose state is over, by its version. No answer."""
 
+    state: CountedState
     bookie: BookieId
     version: int
 
@@ -154,4 +169,4 @@ class AuditEnded:
     report: AuditReport
 
 
-AuditEffect: TypeAlias = ReadBookies | CountAway | EndAway | ListLedgers | MarkLedgers | AuditEnded
+AuditEffect: TypeAlias = ReadBookies | CountTime | EndCount | ListLedgers | MarkLedgers | AuditEnded

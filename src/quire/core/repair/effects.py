@@ -5,9 +5,10 @@ Source: docs/protocol/repair.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata
@@ -132,6 +133,7 @@ class RepairReport:
         accepted: of `lost` and `gone_only`, those whose loss stands in the record: a person accepted it.
         refused: bookies that did not list, did not take copies, or did not end their limbo, with why; another may have
             taken their part.
+        read_only: of those, the ones that take no copies because they are read-only.
         left: what stands in the way of more, by bookie that the record names.
         undecided: permanently lost bookies that a fragment names whose end is not decided.
         stopped: why the repair gave up before its end, if it did.
@@ -145,6 +147,7 @@ class RepairReport:
     unanswered: tuple[EntryRange, ...] = ()
     accepted: tuple[EntryRange, ...] = ()
     refused: dict[BookieId, str] = field(default_factory=dict)
+    read_only: set[BookieId] = field(default_factory=set)
     left: dict[BookieId, str] = field(default_factory=dict)
     undecided: tuple[BookieId, ...] = ()
     stopped: str = ""
@@ -184,6 +187,21 @@ class RepairLimits:
     piece_entries: int = 2048
     pieces_max: int = 4
     rounds_max: int = 8
+
+
+class ReadOnlyBookies(NamedTuple):
+    """The registered bookies that take no copies.
+
+    Attributes:
+        seconds: for how long each has been so, as auditors have counted; 0 where none has.
+        delay_s: how long a bookie may be so before what it lacks is copied to another.
+    """
+
+    seconds: Mapping[BookieId, int]
+    delay_s: int
+
+
+NONE_READ_ONLY: Final = ReadOnlyBookies({}, 0)
 
 
 @dataclass(frozen=True, slots=True)

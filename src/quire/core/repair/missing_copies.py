@@ -53,6 +53,7 @@ class MissingCopies:
     Attributes:
         copies: what can be copied, by (bookie, first, last).
         missing: how many entries a bookie lacks in a fragment that are not accepted as lost, by (fragment, bookie).
+        fewest: of those that others have, the fewest copies that there are elsewhere, by (fragment, bookie).
         lost: entries of which every bookie of the write set says that it has none.
         gone_only: entries that only permanently lost bookies may have.
         unanswered: entries of which nothing can be said, since a bookie said nothing.
@@ -68,6 +69,7 @@ class MissingCopies:
         "_record",
         "_refusing",
         "copies",
+        "fewest",
         "gone_only",
         "lost",
         "missing",
@@ -91,6 +93,7 @@ class MissingCopies:
         self._period = period_of(record)
         self.copies: dict[tuple[BookieId, int, int], MissingCopy] = {}
         self.missing: defaultdict[tuple[int, BookieId], int] = defaultdict(int)
+        self.fewest: dict[tuple[int, BookieId], int] = {}
         self.lost: set[EntryRange] = set()
         self.gone_only: set[EntryRange] = set()
         self.unanswered: set[EntryRange] = set()
@@ -105,7 +108,7 @@ class MissingCopies:
         Args:
             index: of the fragment.
             first: its first entry; `last` is its last one, and there is one.
-            targets: by lost bookie, the one that is to take its place.
+            targets: by the bookie that is to leave the fragment, the one that is to take its place.
         """
         ensemble = self._record.fragments[index].ensemble
         for stripe in range(self._period):
@@ -136,13 +139,12 @@ class MissingCopies:
                 self.missing[index, holder] += entries.size()
         for first, last in stretches_between(*stretch, unheld):
             self.missing[index, holder] += EntryRange(first, last, self._period, 1 << stripe).size()
-            if holder not in self._refusing:
-                for piece in _pieces(first, last, self._piece_entries, self._record.ranges):
-                    if has_stripe(*piece, self._period, stripe):
-                        self._note_copy(holder, stripe, piece, others)
+            for piece in _pieces(first, last, self._piece_entries, self._record.ranges):
+                if has_stripe(*piece, self._period, stripe):
+                    self._note_copy(index, holder, stripe, piece, others)
 
     def _note_copy(
-        self, holder: BookieId, stripe: int, piece: Stretch, others: Mapping[BookieId, Replica]
+        self, index: int, holder: BookieId, stripe: int, piece: Stretch, others: Mapping[BookieId, Replica]
     ) -> None:
         whole, part = [], []
         for bookie, held in others.items():
@@ -151,6 +153,9 @@ class MissingCopies:
                 whole.append(bookie)
             elif lacking != [piece]:
                 part.append(bookie)
+        self.fewest[index, holder] = min(len(whole), self.fewest.get((index, holder), len(whole)))
+        if holder in self._refusing:
+            return
         copy = self.copies.setdefault((holder, *piece), MissingCopy(copies=len(whole)))
         copy.stripes |= 1 << stripe
         copy.copies = min(copy.copies, len(whole))

@@ -23,7 +23,7 @@ class RepairPlan:
     Attributes:
         rules: the protocol's rules (`core/rules.py`).
         record, notes, version: as they were read, or written.
-        targets: by fragment, the bookie that is to take the place of each lost one.
+        targets: by fragment, the bookie that is to take the place of each that leaves it.
         lists: what bookies said.
         awaited: bookies whose lists are asked for.
         queue: copies to be asked for; `under_way` are those that are.

@@ -1,7 +1,8 @@
 """Repair of one ledger: what its record promises is put on the disks of bookies that are there.
 
 Three things are one: a lost bookie is *replaced* in each decided fragment, a bookie that lacks entries or knows
-them to be damaged is *filled*, and the limbo of a bookie that was filled is *ended*. A decided fragment is one whose end
+them to be damaged is *filled*, and the limbo of a bookie that was filled is *ended*. One that is to be filled, and refuses
+because it is read-only, is replaced too, in that fragment only, when it has been so for long. A decided fragment is one whose end
 stands; of any other only its writer, or a recovery, knows what it will hold, and it is left alone.
 
     IDLE -> READING -> LISTING -> COPYING -> VERIFYING -> STORING -> LISTING ... -> CLEARING -> ENDED
@@ -27,11 +28,13 @@ from quire.core.ledger.replica import Replica, ReplicaList, period_of
 from quire.core.ledger.terms import NO_TERM
 from quire.core.repair.effects import (
     LIMITS,
+    NONE_READ_ONLY,
     REPAIR_TABLE,
     CopyRange,
     EndLimbo,
     ListReplica,
     Loss,
+    ReadOnlyBookies,
     ReadRecord,
     RepairEffect,
     RepairEnded,
@@ -53,6 +56,7 @@ class RepairMachine:
     Args:
         lost_bookies: bookies that are permanently lost; silence alone does not make a bookie lost.
         candidates: bookies that may take a slot, the best first: registered, writable, with enough free space.
+        read_only: bookies that take no copies, and for how long.
         accepted: who accepted that entries are lost which only lost bookies have; None: no one did.
         sources: bookies outside the record that may have entries of an accepted loss.
 
@@ -69,6 +73,7 @@ class RepairMachine:
         "_limits",
         "_lost_bookies",
         "_plan",
+        "_read_only",
         "_rounds",
         "_sources",
         "out",
@@ -82,6 +87,7 @@ class RepairMachine:
         lost_bookies: Collection[BookieId],
         candidates: Sequence[BookieId],
         *,
+        read_only: ReadOnlyBookies = NONE_READ_ONLY,
         accepted: Loss | None = None,
         sources: Sequence[BookieId] = (),
         limits: RepairLimits = LIMITS,
@@ -89,6 +95,7 @@ class RepairMachine:
     ) -> None:
         self._lost_bookies = frozenset(lost_bookies)
         self._candidates = tuple(candidates)
+        self._read_only = read_only
         self._accepted, self._sources = accepted, tuple(sources)
         self._limits, self.rules = limits, rules
         self.status = RepairStatus.IDLE
@@ -212,6 +219,8 @@ class RepairMachine:
             plan.queue.clear()
         elif answer is not Answer.OK:
             self._failed[piece.bookie] = f"it did not take copies: {answer.name}"
+            if answer is Answer.READ_ONLY:
+                self.report.read_only.add(piece.bookie)
             plan.queue = [each for each in plan.queue if each.bookie != piece.bookie]
         self._send_copies()
         if not plan.under_way:
@@ -284,7 +293,7 @@ class RepairMachine:
         self.out += [ListReplica(bookie, term) for bookie in sorted(self.plan.awaited)]
 
     def _choose(self) -> None:
-        """Choose a target for each slot without a bookie, and ask for the lists that are not there."""
+        """Choose a target for each slot whose bookie is lost, and ask for the lists that are not there."""
         plan = self.plan
         if plan.is_stale:
             self._again()
@@ -297,7 +306,8 @@ class RepairMachine:
             if index not in decided and bookie in self._lost_bookies
         )
         for index in decided:
-            self._choose_in(index, record.fragments[index].ensemble)
+            ensemble, chosen = record.fragments[index].ensemble, plan.targets.get(index, {})
+            self._replace(index, [each for each in ensemble if each in self._lost_bookies or each in chosen])
         members = {
             bookie
             for index in decided
@@ -311,10 +321,12 @@ class RepairMachine:
         else:
             self._judge()
 
-    def _choose_in(self, index: int, ensemble: Sequence[BookieId]) -> None:
+    def _replace(self, index: int, bookies: Iterable[BookieId]) -> None:
+        """Choose a target for each of these bookies of a fragment that has none, or one that failed."""
+        ensemble = self.plan.record.fragments[index].ensemble
         chosen = self.plan.targets.setdefault(index, {})
-        for bookie in ensemble:
-            if bookie not in self._lost_bookies or chosen.get(bookie, bookie) not in {bookie, *self._failed}:
+        for bookie in bookies:
+            if chosen.get(bookie, bookie) not in {bookie, *self._failed}:
                 continue
             chosen.pop(bookie, None)
             taken = {*ensemble, *chosen.values(), *self._failed, *self._lost_bookies}
@@ -328,6 +340,8 @@ class RepairMachine:
         """Every list is there: publish what is whole, copy what is not, or settle."""
         plan = self.plan
         self._look()
+        if self._replaces_full():
+            return
         found = self.found
         ready = [
             SlotReplacement(index, old, new)
@@ -345,6 +359,26 @@ class RepairMachine:
                 # Bookies may have dropped the ledger since the record was read: then nothing of it is lost.
                 plan.is_fresh = plan.is_fresh and not found.lost
                 self._settle()
+
+    def _replaces_full(self) -> bool:
+        """Give other bookies the slots of those that lack entries and take none; True: they are asked for their lists first.
+
+        It keeps its other fragments, and is a source of this one too.
+        """
+        plan, found, full = self.plan, self.found, self._read_only
+        before = {index: dict(changes) for index, changes in plan.targets.items() if changes}
+        for (index, bookie), copies in found.fewest.items():
+            if bookie in self.report.read_only and self.rules.copy_is_due(
+                away_s=full.seconds.get(bookie, 0),
+                delay_s=full.delay_s,
+                copies_left=copies,
+                ack_quorum=plan.record.ack_quorum,
+            ):
+                self._replace(index, [bookie])
+        if before == {index: changes for index, changes in plan.targets.items() if changes}:
+            return False
+        self._choose()
+        return True
 
     def _look(self) -> None:
         """Find what is missing in every fragment that may be touched."""
@@ -409,19 +443,28 @@ class RepairMachine:
     def _publish(self, ready: Sequence[SlotReplacement]) -> bool:
         """Write the record with what is whole, and without notes of holes that are filled; False: it says all that."""
         plan, found = self.plan, self.found
-        whole = {bookie for bookie in plan.lists if self.plan.responded(bookie) and found.is_whole(bookie)}
+        whole = {
+            bookie for bookie in plan.lists if self.plan.responded(bookie) and self._is_whole(bookie, ready)
+        }
         record = with_replacements(plan.record, ready)
         if not (found.lost or found.gone_only or found.unanswered):
             record = with_guarantee_kept(record, whole)
         notes = without_holes(plan.notes, whole, record)
         if self._accepted is not None:
-            notes = with_accepted(notes, plan.record, ready, found.gone_only, self._accepted)
+            lost = [each for each in ready if each.old in self._lost_bookies]
+            notes = with_accepted(notes, plan.record, lost, found.gone_only, self._accepted)
         if (record, notes) == (plan.record, plan.notes):
             return False
         plan.written = WriteRepaired(record, notes, plan.version)
         self.status = RepairStatus.STORING
         self.out.append(plan.written)
         return True
+
+    def _is_whole(self, bookie: BookieId, leaving: Collection[SlotReplacement] = ()) -> bool:
+        """Whether a bookie lacks nothing, once the record says that it has left these fragments."""
+        left = {each.fragment for each in leaving if each.old == bookie}
+        stays = any(bookie in changes and index not in left for index, changes in self.plan.targets.items())
+        return not stays and self.found.is_whole(bookie)
 
     # --- limbo and the end ----------------------------------------------------------------------------------------
 
@@ -431,7 +474,7 @@ class RepairMachine:
         whole = [
             bookie
             for bookie, replica in plan.lists.items()
-            if replica.response.limbo and self.plan.responded(bookie) and self.found.is_whole(bookie)
+            if replica.response.limbo and self.plan.responded(bookie) and self._is_whole(bookie)
         ]
         ending = [bookie for bookie in whole if self.rules.may_end_limbo(plan.record, plan.record, bookie)]
         if not plan.is_fresh and (ending or self.found.lost):
@@ -463,13 +506,13 @@ class RepairMachine:
                 if bookie in self._lost_bookies:
                     if bookie not in plan.targets.get(index, {}):
                         yield bookie, "it is gone, and no other bookie can take its place"
-                elif bookie in self._failed:
+                elif bookie in self._failed and not (plan.responded(bookie) and self._is_whole(bookie)):
                     yield bookie, self._failed[bookie]
                 elif replica is not None and replica.response.limbo and bookie not in self.report.cleared:
                     yield bookie, self._why_in_limbo(bookie)
 
     def _why_in_limbo(self, bookie: BookieId) -> str:
-        if not self.found.is_whole(bookie):
+        if not self._is_whole(bookie):
             return "it stays in limbo: it lacks entries that cannot be copied now"
         if not self.rules.may_end_limbo(self.plan.record, self.plan.record, bookie):
             return "it stays in limbo: a fragment whose end is not decided names it"

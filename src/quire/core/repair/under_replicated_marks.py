@@ -124,7 +124,7 @@ class RepairWorkerState:
 
 @dataclass(frozen=True, slots=True)
 class AwayCount:
-    """How long auditors have seen that a bookie is away.
+    """How long auditors have seen that a bookie is away, or that it is read-only.
 
     Attributes:
         bookie: which.
@@ -141,7 +141,8 @@ class AwayCount:
 
 def marked_through(marks: Iterable[UnderReplicatedMark]) -> int:
     """The last entry that bookies which are there may lack, as marks say; -1 where they say nothing of that."""
-    return max((mark.entries.last for mark in marks if mark.reason is MarkReason.HOLE), default=-1)
+    missing = {MarkReason.HOLE, MarkReason.DAMAGE}  # the others name bookies, whose states outlive the marks
+    return max((mark.entries.last for mark in marks if mark.reason in missing), default=-1)
 
 
 def merged(

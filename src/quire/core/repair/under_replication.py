@@ -19,7 +19,7 @@ from quire.core.ledger.metadata import LedgerMetadata
 from quire.core.ledger.notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.ledger.replica import Replica, ReplicaList, period_of
 from quire.core.ledger.stripes import bookie_stripes
-from quire.core.repair.effects import LIMITS
+from quire.core.repair.effects import LIMITS, NONE_READ_ONLY, ReadOnlyBookies
 from quire.core.repair.missing_copies import MissingCopies
 from quire.core.repair.plan import RepairPlan
 from quire.core.repair.rules import RULES, RepairRules
@@ -80,6 +80,8 @@ class UnderReplicatedLedger:
         lost_bookies: permanently lost bookies that decided fragments name.
         undecided: permanently lost bookies that a fragment names whose end is not decided.
         limbo: bookies that are in limbo for this ledger.
+        read_only: bookies that lack entries and take no copies: True: a repair gives their part of these fragments to
+            others; False: not yet.
         stale_notes: whether the record lists holes that are filled.
     """
 
@@ -94,6 +96,7 @@ class UnderReplicatedLedger:
     lost_bookies: tuple[BookieId, ...] = ()
     undecided: tuple[BookieId, ...] = ()
     limbo: tuple[BookieId, ...] = ()
+    read_only: dict[BookieId, bool] = field(default_factory=dict)
     stale_notes: bool = False
 
     @property
@@ -128,6 +131,7 @@ def under_replication_of(
     lists: Mapping[BookieId, ReplicaList],
     lost_bookies: Collection[BookieId],
     lac: int = NO_ENTRY,
+    read_only: ReadOnlyBookies = NONE_READ_ONLY,
     rules: RepairRules = RULES,
 ) -> UnderReplicatedLedger:
     """What a ledger lacks.
@@ -138,6 +142,7 @@ def under_replication_of(
         lists: what its bookies said that they hold.
         lost_bookies: bookies that are permanently lost, and were not asked.
         lac: how far the last fragment is compared of a ledger that is not closed.
+        read_only: bookies that take no copies, and for how long.
         rules: the protocol's rules (`core/rules.py`).
     """
     period = period_of(record)
@@ -179,11 +184,28 @@ def under_replication_of(
             found.look(index, first, last, {bookie: stand_in[bookie] for bookie in here})
     lacking.lost_bookies, lacking.undecided = tuple(named), tuple(undecided)
     _count(lacking, found, responded, record, notes)
+    lacking.read_only = _read_only_in(lacking, read_only, record.ack_quorum, rules)
     for part in bookie_stripes(record, lac):
         if part.bookie in lacking.silent:
             lacking.unseen[part.bookie] = lacking.unseen.get(part.bookie, 0) + part.count
     lacking.stale_notes = notes.holes != NO_NOTES.holes and not lacking.entries and not lacking.silent
     return lacking
+
+
+def _read_only_in(
+    lacking: UnderReplicatedLedger, read_only: ReadOnlyBookies, ack_quorum: int, rules: RepairRules
+) -> dict[BookieId, bool]:
+    """See `UnderReplicatedLedger.read_only`."""
+    found: dict[BookieId, bool] = {}
+    for kind in lacking.entries:
+        if kind.bookie in read_only.seconds and kind.reason not in _NOT_COPYABLE:
+            found[kind.bookie] = found.get(kind.bookie, False) or rules.copy_is_due(
+                away_s=read_only.seconds[kind.bookie],
+                delay_s=read_only.delay_s,
+                copies_left=kind.copies_left,
+                ack_quorum=ack_quorum,
+            )
+    return found
 
 
 def _count(

@@ -376,7 +376,7 @@ class RepairQueue:
                 self._enqueue(ledger_id)
 
     def room_came(self) -> None:
-        """A bookie that was read-only is writable. Effects: BeginRepair, at the next `tick`."""
+        """A bookie that was read-only is writable, or has been so for the delay: copies have a place. Effects: as `bookies_came`."""
         for ledger_id, one in self.ledgers.items():
             before = one.status
             one.room_came()

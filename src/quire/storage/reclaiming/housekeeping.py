@@ -101,6 +101,11 @@ class Housekeeping:
     def _left(self, free_share: float) -> float:
         return 0.0 if self._journal.full else free_share
 
+    @property
+    def file_bytes(self) -> int:
+        """The size of all the segments' files, of which `space_slices` says what holds it."""
+        return self._meter.file_bytes(self.reclaimer.returning)
+
     def space_slices(
         self, among_live: Mapping[Reason, Iterable[LedgerRange]]
     ) -> Generator[None, None, dict[Reason, int]]:

@@ -63,6 +63,12 @@ class SpaceMeter:
         self._clock = clock
         self._reserve = reserve
 
+    def file_bytes(self, retired: Collection[int]) -> int:
+        """The size of all files: of segments in use, those on their way back, and spares; the sum of what `steps` returns."""
+        freed = len(set(retired) - self._segments.keys())
+        used = sum(segment.header.segment_bytes for segment in self._segments.values())
+        return used + (freed + len(self._files.spares)) * self._files.segment_bytes
+
     def steps(
         self,
         among_live: Mapping[Reason, Iterable[LedgerRange]],
