@@ -14,6 +14,7 @@ FUNCTION_LINES = 60
 CLASS_LINES = 400
 
 LONG_CLASSES = {
+    "src/quire_testing/sim/workloads.py:Workload": "the programs of all kinds of runs, each a few lines, that share one history",
     "src/quire/bookie/ledgers/ledgers.py:Ledgers": "one short method per request; what several need is in parts of its own",
     "src/quire/client/writing/writer.py:LedgerWriter": "the side that callers see: one method per way to append, and per way to leave",
     "src/quire/core/ledger/writer.py:WriterMachine": "one machine: every input and every effect; what is decided is in its parts",

@@ -37,7 +37,7 @@ class Mix:
         lost: answers of the metadata store that are lost, out of 1024.
         padding: bytes that each entry has more: long entries fill segments.
         guarantee: of its ledgers.
-        mode: of its streams.
+        mode: of its streams; None: drawn.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Mix:
     lost: int = 0
     padding: int = 0
     guarantee: str | None = None
-    mode: StreamMode = StreamMode.IDENTIFIERS
+    mode: StreamMode | None = StreamMode.IDENTIFIERS
 
 
 SMALL: Final = ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 1), (3, 2, 2, 2), (4, 3, 2, 2), (4, 4, 3, 2))
@@ -288,6 +288,41 @@ MIXES: Final = {
             lost=30,
         ),
         Mix(
+            "marks",
+            "writers, recoveries and take-overs leave holes, daemons fill them, an owner deletes, an inspector looks; at rest each hole is marked",
+            "marks",
+            ((3, 3, 3, 2), (4, 3, 3, 2), (5, 3, 3, 2), (4, 3, 2, 2), (5, 4, 3, 2)),
+            16,
+            (
+                "writer1",
+                "writer2",
+                "leader1",
+                "leader2",
+                "repairer1",
+                "repairer2",
+                "inspector",
+                "scrubber",
+                "owner",
+                "rec1",
+                "rec2",
+            ),
+            {
+                FaultKind.KILL: 4,
+                FaultKind.PAUSE: 4,
+                FaultKind.CUT: 4,
+                FaultKind.SLOW_LINK: 4,
+                FaultKind.BREAK: 2,
+                FaultKind.ISOLATE: 1,
+                FaultKind.DISK_FULL: 2,
+                FaultKind.STORE_CUT: 1,
+                FaultKind.SESSION_LOST: 2,
+                FaultKind.KILL_CLIENT: 4,
+            },
+            8,
+            lost=30,
+            mode=None,
+        ),
+        Mix(
             "write-quorum",
             "as takeover, with ledgers that guarantee their write quorum: after healing every entry is on all of it",
             "takeover",
@@ -313,6 +348,7 @@ class Settings:
         apart: each add is a run of its own, however many are in flight.
         takeover_at: the add at which the first recovery begins; the second begins `second_ns` later.
         closes: the writer closes its ledger at the end.
+        mode: of its streams.
         impatience: of each client: what its time-outs are multiplied by, below 1 or above.
         link_levels: (source, target) -> how slow from the beginning.
         turn_ns: of processes that are slow.
@@ -332,6 +368,7 @@ class Settings:
     faults: list[Fault]
     digest: str
     apart: bool
+    mode: StreamMode = StreamMode.IDENTIFIERS
     impatience: dict[str, float] = field(default_factory=dict)
     link_levels: dict[tuple[str, str], float] = field(default_factory=dict)
     turn_ns: dict[str, int] = field(default_factory=dict)
@@ -376,6 +413,14 @@ def draw(mix: Mix, chance: random.Random) -> Settings:
     _swarm(settings, chance, names)
     if mix.name == "hunt":
         _hunt(settings, chance, names)
+    settings.mode = mix.mode or chance.choice([*StreamMode])
+    if mix.workload == "marks":
+        settings.disk.collect_s = chance.choice((0.2, 3.0))
+        # Who looks is slow: a ledger is deleted between its record and its lists, a mark is made between a repair and its end.
+        if chance.random() < 0.3:
+            settings.turn_ns["inspector"] = chance.randrange(100, 400) * MS
+        elif chance.random() < 0.4:
+            settings.turn_ns |= {name: chance.randrange(10, 200) * MS for name in ("repairer1", "repairer2")}
     is_lost = mix.workload in {"repair", "autorecovery"}
     if (
         mix.workload == "streams"

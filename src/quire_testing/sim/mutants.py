@@ -25,6 +25,7 @@ from quire.metadata.memory import MemorySpace
 from quire.metadata.store import Op, Put
 from quire.wire import ledger_metadata
 from quire_testing.explorer.mutants import OF_MACHINES
+from quire_testing.sim.mark_mutants import MARK_MUTANTS
 from quire_testing.sim.programs import SHIPPED, Parts
 from quire_testing.sim.store import blind_put
 
@@ -45,9 +46,11 @@ def parts_of(mutant: str) -> Parts:
     """
     if not mutant:
         return SHIPPED
+    if mutant in MARK_MUTANTS:
+        return MARK_MUTANTS[mutant]
     known = OF_MACHINES.get(mutant)
     if known is None or mutant in NEEDS_NO_JOURNAL:
-        msg = f"there is no mutant {mutant!r} of whole programs; there are {', '.join(simulated())}"
+        msg = f"there is no mutant {mutant!r} of whole programs; there are {', '.join([*simulated(), *MARK_MUTANTS])}"
         raise MisuseError(msg)
     rules = known.switches.rules
     writer: type[WriterMachine] = known.switches.writer

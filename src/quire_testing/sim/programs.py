@@ -66,12 +66,14 @@ class DiskSettings:
         tail: the exponent of the tail.
         direct: past the page cache.
         inline: little writes are done on the loop, as production does; else each takes its time.
+        collect_s: how often a bookie's collector makes a pass.
     """
 
     job_ns: int = MS // 2
     tail: float = 0.6
     direct: bool = False
     inline: bool = False
+    collect_s: float = 3.0
 
 
 class SimClock:
@@ -181,7 +183,7 @@ class SimBookie:
                 recent_bytes_max=8 * KIB,
                 inline_items_max=inline,
             ),
-            garbage_seconds=3.0,
+            garbage_seconds=around.disk.collect_s,
             long_poll_seconds_max=2.0,
         )
 

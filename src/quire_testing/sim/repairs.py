@@ -49,6 +49,7 @@ class RepairPrograms:
     def __init__(self, world: World) -> None:
         self._world = world
         self._marked: dict[tuple[int, BookieId], set[int]] = {}
+        self.daemons: list[AutoRecovery] = []
 
     async def delete(self, name: str, client: QuireClient, ledger_id: int) -> None:
         """The owner deletes a ledger."""
@@ -67,7 +68,7 @@ class RepairPrograms:
         if name == "inspector":
             await self._inspect(name, client, over)
             return
-        if self._world.settings.mix.workload == "autorecovery":
+        if self._world.settings.mix.workload in {"autorecovery", "marks"}:
             self.start(name, client)
             await asyncio.sleep(DAEMON_SECONDS)
             return
@@ -142,6 +143,7 @@ class RepairPrograms:
         client.recover_ledger = watched  # type: ignore[method-assign]
         rules = self._world.around.parts.rules
         daemon = AutoRecovery(client, name, audit=AUDITS, queue=ATTEMPTS, grace=GRACE, rules=rules)
+        self.daemons.append(daemon)
         asyncio.get_running_loop().create_task(self._daemon(daemon), name=name)
         return daemon
 

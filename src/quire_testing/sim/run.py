@@ -197,11 +197,16 @@ class _End:
         ledgers = [box.ledger_id for box in self.workload.boxes if box.ledger_id >= 0]
         if world.settings.mix.workload in {"log", "cancelled"}:
             await self._read_log()
+        if world.settings.mix.workload == "marks":
+            await self.workload.marks.check(client)
+            for each in self.workload.repairs.daemons:
+                if each.worker.queue.counts.repaired:
+                    world.saw("auto-recovery repairs a ledger")
         if world.settings.mix.workload in {"log", "cancelled", "repair", "autorecovery"}:
             ledgers = await self._ledgers(client)
         for ledger_id in ledgers:
             await self._settle_ledger(ledger_id)
-        if world.settings.mix.workload == "streams":
+        if world.settings.mix.workload in {"streams", "marks"}:
             await self._settle_stream(client)
         if world.settings.mix.guarantee and not self._undecided:
             world.history.note(self.process.name, "quiescent", guaranteed=True)

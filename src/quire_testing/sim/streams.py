@@ -81,7 +81,7 @@ class StreamPrograms:
 
     def stream_of(self, client: QuireClient) -> UnboundedLedger:
         """The stream, as a client has it."""
-        return client.unbounded_ledger(NAME, b"s", mode=self._settings.mix.mode)
+        return client.unbounded_ledger(NAME, b"s", mode=self._settings.mode)
 
     async def run(
         self, process: SimClient, connect: Callable[[SimClient], Coroutine[Any, Any, QuireClient]]
@@ -287,7 +287,7 @@ class StreamPrograms:
 
     def _skips(self, name: str, wanted: int, got: int) -> None:
         """A client gets an entry where another one is next: what lies between must be no-ops."""
-        if got > wanted and self._settings.mix.mode is StreamMode.FENCING:
+        if got > wanted and self._settings.mode is StreamMode.FENCING:
             self.skipped.setdefault(name, set()).update(range(wanted, got))
         elif got != wanted:
             self._world.broken(f"{name} gets entry {got}, where {wanted} is next")

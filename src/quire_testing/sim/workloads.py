@@ -19,10 +19,13 @@ from quire.core.errors import AlreadyExistsError, NotWritingError, QuireError, T
 from quire.log.client import QuireClient
 from quire.log.config import LogConfig
 from quire.log.log import Log
+from quire.metadata.keys import AUDIT_OF_COPIES
+from quire.metadata.store import Create
 from quire_testing.history import Operation, entry_hash, entry_hashes
 from quire_testing.sim.faults import Phase
 from quire_testing.sim.ledger_box import LedgerBox
 from quire_testing.sim.loop import SECOND
+from quire_testing.sim.marks import MarkPrograms
 from quire_testing.sim.programs import SimClient
 from quire_testing.sim.repairs import RepairPrograms
 from quire_testing.sim.responses import answer
@@ -59,6 +62,7 @@ class Workload:
         self.boxes: list[LedgerBox] = []
         self.repairs = RepairPrograms(world)
         self.streams = StreamPrograms(world, self.repairs)
+        self.marks = MarkPrograms(world, self.boxes)
 
     def start(self) -> None:
         """Start all of them."""
@@ -88,6 +92,8 @@ class Workload:
             for inspector in self.settings.mix.clients[4:-1]:
                 self._program(inspector, self.repairer)
             self._program("owner", self.owner, self.boxes[-1])
+        elif name == "marks":
+            self._start_marks()
         elif name == "streams":
             for client in self.settings.mix.clients:
                 self._program(client, self.streams.run, self._client)
@@ -98,6 +104,21 @@ class Workload:
             self._program("reader", self.log_tail)
             if name == "log":
                 self._program("trimmer", self.trimmer)
+
+    def _start_marks(self) -> None:
+        # An auditor has run here once: from then on decisions mark.
+        self.world.space.apply([Create(AUDIT_OF_COPIES, b"")])
+        chance = self.world.chance("who recovers")
+        for number in (1, 2):
+            box = self._box()
+            self._program(f"writer{number}", self.writer, box)
+            self._program(f"repairer{number}", self.repairer)
+            self._program(f"leader{number}", self.streams.run, self._client)
+            if chance.getrandbits(1):
+                self._program(f"rec{number}", self.recoverer, box, self.settings.second_ns)
+        self._program("inspector", self.marks.inspect, self._client)
+        self._program("scrubber", self.marks.scrub, self._client)
+        self._program("owner", self.owner, self.boxes[-1])
 
     def _box(self) -> LedgerBox:
         self.boxes.append(LedgerBox())
@@ -136,7 +157,9 @@ class Workload:
             if writer is not None:
                 await self._append(process, box, writer)
                 if self.settings.closes:
+                    box.closing = process
                     await self._close(process, writer)
+                    box.closing = None
         finally:
             box.over = True
 

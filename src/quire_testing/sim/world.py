@@ -20,7 +20,7 @@ from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.rules import RULES
 from quire.core.ledger.stripes import bookie_stripes, not_held
 from quire.env.descriptors import is_shortage
-from quire.metadata.keys import LEDGERS, STREAMS
+from quire.metadata.keys import LEDGERS, REPAIRS, STREAMS
 from quire.metadata.memory import MemorySpace
 from quire.wire import ledger_metadata
 from quire.wire.stream_metadata import decode_stream
@@ -47,15 +47,22 @@ STORE = "the store"
 
 
 class NotedSpace(MemorySpace):
-    """The metadata store, which reports every version of the record of a ledger or stream."""
+    """The metadata store, which reports every version of the record of a ledger or stream.
+
+    Attributes:
+        on_unmarked: is called with each ledger whose marks are removed.
+    """
 
     def __init__(self, on_record: Callable[[LedgerMetadata, int], None]) -> None:
         super().__init__(INSTANCE)
         self._on_record = on_record
+        self.on_unmarked: Callable[[int], None] = lambda _: None
 
     def _take(self, staged: dict[str, Any]) -> None:
         super()._take(staged)
         for key, row in staged.items():
+            if row is None and key.startswith(REPAIRS):
+                self.on_unmarked(int(key.removeprefix(REPAIRS)))
             if row is None or not key.startswith((LEDGERS, STREAMS)):
                 continue
             parse = decode_stream if key.startswith(STREAMS) else ledger_metadata.parse
