@@ -55,7 +55,7 @@ SEEN: Final = {
 }
 """The fields that `seen` looks at. Of what a repair reports only that is state which a later input reads."""
 NOT_SEEN: Final = {
-    RepairMachine: "_accepted _found _limits rules _sources out",
+    RepairMachine: "_accepted _found _limits _read_only rules _sources out",
     RepairPlan: "rules",
 }
 """Those that are the same for every repair, and what is found anew from the lists; a test holds both against the fields."""
@@ -255,6 +255,7 @@ def seen(machine: RepairMachine, *, in_order: bool) -> tuple[Any, ...]:
         tuple(sorted(machine._failed)),
         tuple(sorted((bookie, tuple(sorted(some))) for bookie, some in machine._damaged.items() if some)),
         (report.lost, report.unanswered, report.gone_only, tuple(sorted(report.cleared))) if waits else (),
+        tuple(sorted(report.read_only)),
         None if plan is None else _plan_seen(plan),
     )
 
