@@ -171,6 +171,21 @@ class RecoveringCluster:
         """Whether every copy of these ledgers is there."""
         return all(self.run(self.client.verify_ledger(ledger)).complete for ledger in ledgers)
 
+    def requests_of(self, name: str) -> list[str]:
+        """What a process asks of the metadata store from now on: the first key of each request."""
+        store, asked = self.world.clients[name].store, list[str]()
+        get, page, multi = store.get, store.list, store.multi
+
+        def noted(call: Any) -> Any:
+            async def ask(what: Any, *rest: Any, **named: Any) -> Any:
+                asked.append(what if isinstance(what, str) else what[0].key)
+                return await call(what, *rest, **named)
+
+            return ask
+
+        store.get, store.list, store.multi = noted(get), noted(page), noted(multi)  # type: ignore[method-assign]
+        return asked
+
     @property
     def copied(self) -> int:
         """Bytes that daemons have sent."""

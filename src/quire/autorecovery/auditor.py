@@ -40,7 +40,7 @@ from quire.core.repair.rules import RULES, RepairRules
 from quire.core.repair.under_replicated_marks import AwayCount
 from quire.metadata.bookies import COOKIES, PREFIX
 from quire.metadata.election import Election
-from quire.metadata.repairs import LOST_DELAY_S, RepairStore, Stored
+from quire.metadata.repairs import RepairStore, Stored
 from quire.metadata.store import VersionConflictError
 
 ELECTION: Final = "auditor"
@@ -188,23 +188,20 @@ class Auditor:
         """Who is there. While no watch says that something changed and no time is counted, what was read last stands."""
         view = self._view
         if view and not self._stale:
-            counted = [*view.away.values(), *view.read_only_for.values()]
+            # A bookie that is away and was read-only is not counted as such.
+            read_only = [view.read_only_for[each] for each in view.read_only if each in view.read_only_for]
+            counted = [*view.away.values(), *read_only]
             if all(each.seconds >= view.delay_s for each in counted):
                 return view
         self._stale = False
         registered = await self._client.bookies.bookies()
         cookies = await self._client.bookies.members()
         self._times = {state: await self._marks.times(state) for state in CountedState}
-        try:
-            delay_s = await self._marks.lost_delay_s()
-        except CorruptMetadataError as error:
-            _LOG.warning("the delay of lost bookies is taken as %d s: %s", LOST_DELAY_S, error)
-            delay_s = LOST_DELAY_S
         self._view = ClusterBookies(
             registered,
             cookies,
             self._counted(CountedState.AWAY),
-            delay_s,
+            await self._marks.lost_delay_in_use_s(),
             await self._marks.is_enabled(),
             [bookie for bookie, registration in registered.items() if not registration.writable],
             self._counted(CountedState.READ_ONLY),

@@ -81,7 +81,7 @@ class RepairTargets:
         """The bookies that take no copies: for how long, as the auditor has counted, and how long that is waited for.
 
         Raises:
-            QuireError: the metadata store does not respond, or the delay cannot be read.
+            QuireError: the metadata store does not respond.
         """
         bookies = self._client.bookies.read_only()
         if not bookies:
@@ -91,7 +91,7 @@ class RepairTargets:
         for bookie in bookies:
             mark = counted[bookie].mark if bookie in counted else None
             seconds[bookie] = 0 if mark is None else mark.seconds
-        return ReadOnlyBookies(seconds, await self._marks.lost_delay_s())
+        return ReadOnlyBookies(seconds, await self._marks.lost_delay_in_use_s())
 
     async def more_are_due(self) -> bool:
         """Whether another bookie than at the last call has been read-only for as long as that is waited for."""

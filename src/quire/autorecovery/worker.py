@@ -388,7 +388,7 @@ class RepairWorker:
     def _waits_for_bookies(self, ledger_id: int, report: RepairReport) -> bool:
         """Whether nothing can be done until a bookie of the ledger that is away comes, or one that is read-only is writable.
 
-        What a lost bookie had may find room elsewhere meanwhile, without an event.
+        What a lost bookie had may find room elsewhere meanwhile, without an event. So may the part of a full one that is due.
         """
         lost = self._lost(self._marked.listed.get(ledger_id))
 
@@ -396,7 +396,7 @@ class RepairWorker:
             # One that refused and is registered as writable has room again, or says so a second later: no event would come.
             is_writable = self._registered.get(bookie)
             return bookie not in lost and (
-                is_writable is None or (not is_writable and bookie in report.read_only)
+                is_writable is None or (not is_writable and report.read_only.get(bookie) is False)
             )
 
         theirs = all(map(waits_for, report.left))

@@ -440,6 +440,14 @@ class RepairStore:
         found = await self._store.get(LOST_DELAY)
         return LOST_DELAY_S if found is None else decode_delay(found.value)
 
+    async def lost_delay_in_use_s(self) -> int:
+        """That delay for programs that cannot stop: where it cannot be read, the default."""
+        try:
+            return await self.lost_delay_s()
+        except CorruptMetadataError as error:
+            _LOG.warning("the delay of lost bookies is taken as %d s: %s", LOST_DELAY_S, error)
+            return LOST_DELAY_S
+
     async def set_lost_delay_s(self, seconds: int) -> None:
         """Set that delay.
 

@@ -255,7 +255,7 @@ def seen(machine: RepairMachine, *, in_order: bool) -> tuple[Any, ...]:
         tuple(sorted(machine._failed)),
         tuple(sorted((bookie, tuple(sorted(some))) for bookie, some in machine._damaged.items() if some)),
         (report.lost, report.unanswered, report.gone_only, tuple(sorted(report.cleared))) if waits else (),
-        tuple(sorted(report.read_only)),
+        tuple(sorted(report.read_only.items())),
         None if plan is None else _plan_seen(plan),
     )
 

@@ -238,7 +238,7 @@ def test_what_only_a_gone_bookie_has_is_tried_once_and_costs_no_request_until_it
         assert mark[1].mark is not None
         assert mark[1].mark.attempts is not None
         assert (mark[1].mark.attempts.count, mark[1].mark.attempts.waits) == (1, WaitsFor.GONE_BOOKIE)
-        asked = requests_of(cluster, "daemon")
+        asked = cluster.requests_of("daemon")
         cluster.wait(600)
         assert asked == []
         assert daemon.worker.queue.counts.attempts == 1
@@ -249,28 +249,12 @@ def test_what_only_a_gone_bookie_has_is_tried_once_and_costs_no_request_until_it
         assert cluster.all_whole([ledger])
 
 
-def requests_of(cluster: RecoveringCluster, name: str) -> list[str]:
-    """What a process asks of the metadata store from now on: the first key of each request."""
-    store, asked = cluster.world.clients[name].store, list[str]()
-    get, page, multi = store.get, store.list, store.multi
-
-    def noted(call: Any) -> Any:
-        async def ask(what: Any, *rest: Any, **named: Any) -> Any:
-            asked.append(what if isinstance(what, str) else what[0].key)
-            return await call(what, *rest, **named)
-
-        return ask
-
-    store.get, store.list, store.multi = noted(get), noted(page), noted(multi)  # type: ignore[method-assign]
-    return asked
-
-
 def test_while_nothing_is_marked_nothing_is_asked_and_a_repair_takes_few_requests() -> None:
     with recovering_cluster(4, lost_delay_s=0) as cluster:
         ledgers = [cluster.written() for _ in range(20)]
         cluster.recover()
         cluster.wait(30)
-        asked = requests_of(cluster, "daemon")
+        asked = cluster.requests_of("daemon")
         cluster.wait(600)
         assert asked == []
         gone = cluster.lose("b0")

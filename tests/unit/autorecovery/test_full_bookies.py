@@ -12,6 +12,8 @@ from quire.core.ids import LedgerId
 from quire.core.repair.audit_effects import CountedState
 from quire.core.repair.under_replicated_marks import WaitsFor
 from quire.core.repair.work_queue import MarkStatus
+from quire.metadata.keys import LOST_DELAY
+from quire.metadata.repairs import LOST_DELAY_S
 from support.recovering_cluster import RecoveringCluster, recovering_cluster
 
 DELAY_S = 60
@@ -75,11 +77,50 @@ def test_while_no_other_bookie_may_take_its_place_it_is_waited_for() -> None:
         ledger, full = with_a_hole(cluster)
         daemon = cluster.recover()
         cluster.wait(3 * DELAY_S)
-        marked = daemon.worker.queue.ledgers[LedgerId(ledger)]
-        assert marked.attempts == 0
         stored = cluster.marked()[ledger]
-        assert stored.mark.attempts.waits is WaitsFor.BOOKIE  # type: ignore[union-attr]
+        assert stored.mark.attempts.waits is WaitsFor.ATTEMPT  # type: ignore[union-attr]
+        cluster.wait(300)
+        assert daemon.worker.queue.ledgers[LedgerId(ledger)].status is MarkStatus.GIVEN_UP
         read_only(cluster, full, on=False)
         cluster.until(lambda: cluster.marked() == {}, 120)
         assert full in cluster.named(ledger)
         assert cluster.all_whole([ledger])
+
+
+def test_a_spare_that_cannot_be_reached_for_a_moment_gets_the_part_of_a_full_bookie_soon_after() -> None:
+    with recovering_cluster(4, lost_delay_s=DELAY_S) as cluster:
+        ledger, full = with_a_hole(cluster)
+        record, _ = cluster.run(cluster.client.records.read(ledger))
+        first = record.fragments[0].ensemble
+        spare = next(f"b{each}" for each in range(4) if cluster.id_of(f"b{each}") not in first)
+        cluster.recover()
+        cluster.wait(DELAY_S - 20)
+        cluster.world.network.cut("daemon", spare, cut=True)
+        cluster.wait(45)
+        assert full in cluster.named(ledger)
+        cluster.world.network.cut("daemon", spare, cut=False)
+        cluster.until(lambda: full not in cluster.named(ledger), 120)
+        assert cluster.all_whole([ledger])
+
+
+def test_a_delay_that_cannot_be_read_stops_no_repair() -> None:
+    with recovering_cluster(4, lost_delay_s=DELAY_S) as cluster:
+        ledger, full = with_a_hole(cluster)
+        stored = cluster.run(cluster.client.store.get(LOST_DELAY))
+        cluster.run(cluster.client.store.put(LOST_DELAY, b"soon", stored.version))
+        cluster.recover()
+        cluster.until(lambda: full not in cluster.named(ledger), LOST_DELAY_S + 60)
+        assert cluster.all_whole([ledger])
+
+
+def test_a_full_bookie_that_dies_costs_no_request_once_it_is_known_to_be_away() -> None:
+    with recovering_cluster(4, lost_delay_s=DELAY_S) as cluster:
+        _, full = with_a_hole(cluster)
+        cluster.recover()
+        cluster.wait(DELAY_S // 2)
+        cluster.lose(full)
+        cluster.until(lambda: cluster.marked() == {}, 3 * DELAY_S)
+        cluster.wait(30)
+        asked = cluster.requests_of("daemon")
+        cluster.wait(300)
+        assert asked == []

@@ -235,6 +235,15 @@ def test_how_long_a_bookie_is_read_only_is_counted_and_a_restart_does_not_begin_
     assert cluster.read_only_for == {}
 
 
+def test_a_read_only_bookie_that_no_record_names_and_that_has_no_cookie_is_counted_too():
+    cluster = AuditedCluster([ledger(1)])
+    auditor = cluster.auditor()
+    cluster.ticks(auditor)
+    cluster.registered["guest"] = False
+    cluster.ticks(auditor, DELAY_S // TICK_S + 3)
+    assert cluster.read_only_for["guest"].seconds == DELAY_S
+
+
 def test_ledgers_that_were_made_since_are_found_by_a_later_audit():
     cluster = AuditedCluster([ledger(1)], delay_s=0)
     auditor = cluster.auditor(again_s=100)

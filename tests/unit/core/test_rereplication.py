@@ -142,7 +142,7 @@ def test_a_full_bookie_keeps_its_slot_until_the_delay_is_over_unless_too_few_cop
     world = one_is_full(copies)
     before = world.record
     ended = world.run(RepairMachine([], B[4:], read_only=ReadOnlyBookies({B[0]: seconds}, 300)))
-    assert ended.report.read_only == {B[0]}
+    assert ended.report.read_only == {B[0]: moves}
     if moves:
         assert world.whole()
     else:
@@ -156,6 +156,25 @@ def test_without_another_bookie_a_full_one_stays_and_is_not_called_whole():
     ended = world.run(RepairMachine([], [], read_only=ReadOnlyBookies({B[0]: 300}, 300)))
     assert (ended.outcome, ended.report.replaced) == (RepairOutcome.INCOMPLETE, [])
     assert world.notes.holes != ()
+
+
+@pytest.mark.parametrize("full", [{}, {B[5]: 300}], ids=["none", "another"])
+def test_one_that_refuses_and_is_registered_as_writable_keeps_its_slot(full):
+    world = one_is_full(copies=1)
+    before = world.record
+    ended = world.run(RepairMachine([], B[4:], read_only=ReadOnlyBookies(full, 300)))
+    assert (world.record, ended.report.read_only) == (before, {B[0]: False})
+
+
+def test_what_only_a_silent_bookie_may_have_does_not_hold_up_the_part_of_a_full_one():
+    world = one_is_full(copies=1)
+    world.disks[B[2]] -= {4}
+    ended = world.run(RepairMachine([], B[4:], read_only=ReadOnlyBookies({B[0]: 300}, 300)))
+    assert (ended.report.replaced, world.disks[B[4]]) == ([(0, B[0], B[4])], {*range(4)})
+    assert (ended.outcome, ended.report.unanswered) == (RepairOutcome.INCOMPLETE, (EntryRange(4, 4),))
+    world.silent.clear()
+    assert world.run(RepairMachine([], B[4:])).outcome is RepairOutcome.WHOLE
+    assert world.whole()
 
 
 def test_a_target_that_is_full_too_is_followed_by_another():

@@ -284,7 +284,7 @@ class AuditMachine:
             {*view.read_only},
             view.read_only_for,
             view.delay_s,
-            over=writable | unknown,
+            over=writable | (unknown - registered),
         )
 
     def _count_in(

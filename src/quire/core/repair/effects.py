@@ -133,7 +133,8 @@ class RepairReport:
         accepted: of `lost` and `gone_only`, those whose loss stands in the record: a person accepted it.
         refused: bookies that did not list, did not take copies, or did not end their limbo, with why; another may have
             taken their part.
-        read_only: of those, the ones that take no copies because they are read-only.
+        read_only: of those, the ones that take no copies because they are read-only. True: another was to take their part of
+            a fragment; False: they are waited for.
         left: what stands in the way of more, by bookie that the record names.
         undecided: permanently lost bookies that a fragment names whose end is not decided.
         stopped: why the repair gave up before its end, if it did.
@@ -147,7 +148,7 @@ class RepairReport:
     unanswered: tuple[EntryRange, ...] = ()
     accepted: tuple[EntryRange, ...] = ()
     refused: dict[BookieId, str] = field(default_factory=dict)
-    read_only: set[BookieId] = field(default_factory=set)
+    read_only: dict[BookieId, bool] = field(default_factory=dict)
     left: dict[BookieId, str] = field(default_factory=dict)
     undecided: tuple[BookieId, ...] = ()
     stopped: str = ""

@@ -220,7 +220,7 @@ class RepairMachine:
         elif answer is not Answer.OK:
             self._failed[piece.bookie] = f"it did not take copies: {answer.name}"
             if answer is Answer.READ_ONLY:
-                self.report.read_only.add(piece.bookie)
+                self.report.read_only.setdefault(piece.bookie, False)
             plan.queue = [each for each in plan.queue if each.bookie != piece.bookie]
         self._send_copies()
         if not plan.under_way:
@@ -347,7 +347,7 @@ class RepairMachine:
             SlotReplacement(index, old, new)
             for index, changes in plan.targets.items()
             for old, new in changes.items()
-            if self._may_publish(index, new)
+            if self._may_publish(index, old, new)
         ]
         chosen = sum(map(len, plan.targets.values()))
         if (len(ready) < chosen and found.copies) or (found.copies and not ready):
@@ -368,12 +368,14 @@ class RepairMachine:
         plan, found, full = self.plan, self.found, self._read_only
         before = {index: dict(changes) for index, changes in plan.targets.items() if changes}
         for (index, bookie), copies in found.fewest.items():
-            if bookie in self.report.read_only and self.rules.copy_is_due(
-                away_s=full.seconds.get(bookie, 0),
+            refused = bookie in self.report.read_only and bookie in full.seconds
+            if refused and self.rules.copy_is_due(
+                away_s=full.seconds[bookie],
                 delay_s=full.delay_s,
                 copies_left=copies,
                 ack_quorum=plan.record.ack_quorum,
             ):
+                self.report.read_only[bookie] = True
                 self._replace(index, [bookie])
         if before == {index: changes for index, changes in plan.targets.items() if changes}:
             return False
@@ -400,8 +402,14 @@ class RepairMachine:
         report.lost, report.gone_only, report.unanswered = (tuple(sorted(some)) for some in kinds)
         report.accepted = tuple(filter(plan.notes.accepts, (*report.lost, *report.gone_only)))
 
-    def _may_publish(self, index: int, target: BookieId) -> bool:
+    def _may_publish(self, index: int, old: BookieId, target: BookieId) -> bool:
         missing = self.found.missing[index, target]
+        if (
+            old not in self._lost_bookies
+            and self.plan.responded(old)
+            and (index, target) not in self.found.fewest
+        ):
+            missing = 0  # what no bookie that responded has, the one that leaves has not either
         return self.plan.responded(target) and self.rules.may_publish(missing=missing)
 
     # --- copying --------------------------------------------------------------------------------------------------
