@@ -1,7 +1,7 @@
 """Every command that reports on a cluster, beside what writers can do and what the bookies' directories hold.
 
-One bookie of a cluster is dead, silent, read-only, or does not start; logs, ledgers and streams are written meanwhile. What a
-command calls writable is what a writer can do, what it calls missing is missing from the directories, and the rest it names as
+One bookie of a cluster is dead, silent, paused, read-only, or does not start; logs, ledgers and streams are written, and taken
+over, meanwhile. What a command calls writable is what a writer can do, what it calls missing is missing from the directories, and the rest it names as
 not looked at. A command that reports and is not asked here fails the first test.
 
 Source: docs/operations.md, "When a bookie is lost", "What a cluster reports".
@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import signal
+import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,11 +40,17 @@ from quire.core.errors import QuireError
 from quire.core.ids import BookieId
 from quire.core.ledger.metadata import LedgerMetadata, LedgerState
 from quire.core.ledger.replica import Replica, ReplicaList, gaps
-from quire.core.ledger.stripes import bookie_stripes
+from quire.core.ledger.stripes import HeldInterval, bookie_stripes
+from quire.core.log.list import LogSettings
+from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.log.client import QuireClient
+from quire.log.staging import StagedBy, stage
 from quire.metadata.sqlite.store import SqliteStore
 from quire.storage.config import KIB, StorageConfig
+from quire.storage.directory.identity import open_identity
+from quire.storage.ledger_storage import LedgerStorage
 from support.commands import every_command
+from support.programs import NEW, BookieProcess
 from support.tcp_proxy import TcpProxy, tcp_proxy
 from support.waiting import until_async
 
@@ -81,8 +90,10 @@ OTHERS = {
 STATES = ("dead", "silent", "read-only", "foreign")
 SHAPES = [(3, "3/3/2"), (4, "3/3/2"), (5, "5/3/2"), (4, "3/3/3")]
 CELLS = [(state, *shape) for shape in SHAPES for state in STATES]
+PAUSED = [("paused", 3, "3/3/2"), ("paused", 5, "5/3/2")]
+"""The bookies of these are processes; one is stopped (SIGSTOP), and is registered for a while yet."""
 FIRST = {("silent", 3, "3/3/2"), ("read-only", 4, "3/3/2"), ("dead", 5, "5/3/2")}
-"""The cells of each run; the others are of the same kind."""
+"""The cells of each run; the others are of the same kind. Reports are compared less often in these."""
 
 
 def test_every_command_that_reports_is_asked() -> None:
@@ -106,6 +117,10 @@ class Place:
         self.up: set[BookieId] = set()
         self.writable: set[BookieId] = set()
         self._stack = AsyncExitStack()
+
+    @property
+    def known(self) -> set[BookieId]:
+        return {*self.servers}
 
     @property
     def shape(self) -> dict[str, int]:
@@ -148,9 +163,12 @@ class Place:
             await self.stop(bookie)
         await self._stack.aclose()
 
-    @asynccontextmanager
-    async def state(self, state: str, bookie: BookieId) -> AsyncIterator[None]:
-        """One bookie is in a state."""
+    def held(self, bookie: BookieId, ledger_id: int) -> list[HeldInterval]:
+        """What is on a bookie's disk."""
+        return list(self.servers[bookie].storage.good_from(ledger_id, 0))
+
+    async def moments(self, state: str, bookie: BookieId) -> AsyncIterator[None]:
+        """One bookie is in a state until the iteration ends."""
         server = self.servers[bookie]
         if state in {"dead", "foreign"}:
             name = await self.stop(bookie)
@@ -208,11 +226,87 @@ class Place:
         for bookie in {bookie for fragment in record.fragments for bookie in fragment.ensemble} - self.up:
             found.unseen.setdefault(ledger_id, set()).add(bookie)
         for part in bookie_stripes(record, last):
-            held = self.servers[part.bookie].storage.good_from(int(record.ledger_id), 0)
+            if part.bookie not in self.up:
+                continue
+            held = self.held(part.bookie, ledger_id)
             replica = Replica.of(ReplicaList(Answer.OK, tuple(held)), record)
-            missing = sum(gap.count for gap in gaps(part, replica))
-            if missing and part.bookie in self.up:
+            if missing := sum(gap.count for gap in gaps(part, replica)):
                 found.missing[ledger_id, part.bookie] += missing
+
+
+class Processes(Place):
+    """Bookies that are processes. Their disks are read from copies."""
+
+    def __init__(self, folder: Path, quorums: str) -> None:
+        super().__init__(folder, quorums)
+        self.processes: dict[BookieId, BookieProcess] = {}
+        self._instance = ""
+
+    async def start(self, name: str, directory: str = "") -> BookieId:
+        if not self.processes:
+            async with await SqliteStore.open(self.folder / "metadata.db", create=True) as store:
+                self._instance = store.instance_id
+        process = BookieProcess(name, self.folder / (directory or name), self.uri)
+        await asyncio.to_thread(process.start, NEW)
+        bookie = BookieId(process.id)
+        self.processes[bookie] = process
+        self.up.add(bookie)
+        self.writable.add(bookie)
+        return bookie
+
+    @property
+    def known(self) -> set[BookieId]:
+        return {*self.processes}
+
+    async def close(self) -> None:
+        for process in self.processes.values():
+            await asyncio.to_thread(process.kill)
+
+    def held(self, bookie: BookieId, ledger_id: int) -> list[HeldInterval]:
+        name = self.processes[bookie].name
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder, closing(ThreadWorker()) as worker:
+            copied = Path(folder, name)
+            for again in (True, True, False):
+                try:
+                    shutil.copytree(self.processes[bookie].directory, copied, dirs_exist_ok=True)
+                    break
+                except shutil.Error:  # a segment was removed meanwhile, with a deleted ledger
+                    if not again:
+                        raise
+                    shutil.rmtree(copied)
+            identity = open_identity(copied, name, self._instance)
+            storage = LedgerStorage.open(
+                copied, StorageConfig(), identity, files=RealFiles(), worker=worker, clock=RealClock()
+            )
+            try:
+                return list(storage.good_from(ledger_id, 0))
+            finally:
+                storage.close(clean=True)
+                identity.release()
+
+    async def moments(self, state: str, bookie: BookieId) -> AsyncIterator[None]:
+        assert state == "paused"
+        process = self.processes[bookie].process
+        assert process is not None
+        async with quire.connect(self.uri, QUICK) as client:
+
+            async def is_registered() -> bool:
+                return bookie in await client.bookies.bookies()
+
+            process.send_signal(signal.SIGSTOP)
+            self.up.discard(bookie)
+            self.writable.discard(bookie)
+            yield
+            await until_async(lambda: negated(is_registered), "its session to end", 60)
+            yield
+            process.send_signal(signal.SIGCONT)
+            await until_async(is_registered, "the bookie to be registered again", 60)
+            self.up.add(bookie)
+            self.writable.add(bookie)
+
+
+async def negated(asked: Callable[[], Awaitable[bool]]) -> bool:
+    return not await asked()
 
 
 @dataclass
@@ -270,7 +364,7 @@ async def reports_agree(
 
 async def _compare(at: Place, call: Commands, client: QuireClient, creatable: bool | None) -> None:
     truth = await at.truth(client)
-    down = at.servers.keys() - at.writable
+    down = at.known - at.writable
     # Which bookies can be written to, and whether a ledger can be created.
     code, (health,) = await call("cluster", "health", "--quorums", at.quorums)
     _, (status,) = await call("cluster", "status")
@@ -385,6 +479,23 @@ class Written:
                     for number in range(count):
                         await writer.append(b"entry %d" % number)
 
+    async def taken_over(self, by: QuireClient, *, creatable: bool, up: int) -> None:
+        """Another client leads the log and writes the streams, if reports say that it can."""
+        can = dict.fromkeys(("log", "identifiers"), creatable)
+        can["fencing"] = up >= self.shape["ensemble_size"]  # all take its truncation, a full one too
+        for name, expected in can.items():
+            to = by.log(name) if name == "log" else by.unbounded_ledger(name)
+            before = self.writers[name]
+            try:
+                async with asyncio.timeout(30 if expected else 1):
+                    self.writers[name] = await to.open_writer()
+            except (QuireError, TimeoutError):
+                assert not expected, name
+            else:
+                assert expected, name
+                with suppress(QuireError):
+                    await before.close()
+
     async def settled(self) -> None:
         """What is confirmed is known to the bookies that respond."""
         for name in ("closed", "killed", "identifiers", "fencing"):
@@ -401,38 +512,56 @@ class Written:
 
 
 async def can_create(client: QuireClient, shape: dict[str, int]) -> bool:
-    """Whether a ledger of the shape can be created now: it is, and deleted again."""
-    try:
-        writer = await client.create_ledger(**shape)
-    except QuireError:
-        return False
-    await writer.abandon()
-    await client.delete_ledger(writer.ledger_id)
-    return True
+    """Whether a ledger of the shape can be created now, and staged by a sink: it is, and deleted again."""
+
+    async def staged() -> Any:
+        return await stage(client, bytes(16), LogSettings(**shape), StagedBy())
+
+    done = []
+    for begin in (lambda: client.create_ledger(**shape), staged):
+        try:
+            writer = await begin()
+        except QuireError:
+            done.append(False)
+        else:
+            done.append(True)
+            await writer.abandon()
+            await client.delete_ledger(writer.ledger_id)
+    assert done[0] is done[1], done
+    return done[0]
 
 
 @pytest.mark.parametrize(
     ("state", "bookies", "quorums"),
-    [pytest.param(*cell, marks=() if cell in FIRST else pytest.mark.slow) for cell in CELLS],
+    [pytest.param(*cell, marks=() if cell in FIRST else pytest.mark.slow) for cell in [*CELLS, *PAUSED]],
 )
 @pytest.mark.usefixtures("quick")
 async def test_no_report_contradicts_a_writer_or_the_directories(
     tmp_path: Path, state: str, bookies: int, quorums: str
 ) -> None:
-    at, call = Place(tmp_path, quorums), Commands("")
+    at = (Processes if state == "paused" else Place)(tmp_path, quorums)
+    call, short = Commands(at.uri), (state, bookies, quorums) in FIRST
     try:
         ids = [await at.start(f"b{number}") for number in range(bookies)]
-        call = Commands(at.uri)
         async with quire.connect(at.uri, QUICK) as client, quire.connect(at.uri, QUICK) as other:
             written = Written(client, at.shape)
             await written.open()
             await written.append()
             await written.settled()
-            await reports_agree(at, call, other, creatable=True)
-            async with at.state(state, ids[-1]):
+            if not short:
+                await reports_agree(at, call, other, creatable=True)
+            async for _ in at.moments(state, ids[-1]):
                 await written.append()
                 await written.settled()
-                await reports_agree(at, call, other, creatable=await can_create(client, at.shape))
+                creatable = await can_create(client, at.shape)
+                if not short:
+                    await reports_agree(at, call, other, creatable=creatable)
+                await written.taken_over(other, creatable=creatable, up=len(at.up))
+                await written.append()
+                await written.settled()
+                await reports_agree(at, call, other, creatable=creatable)
+            await written.taken_over(client, creatable=True, up=bookies)
+            await written.append()
             await written.settled()
             await reports_agree(at, call, other, creatable=True)
             for name, writer in written.writers.items():
