@@ -95,7 +95,7 @@ def test_whom_a_writer_waits_for_is_looked_up_where_that_changes() -> None:
             return (threading.current_thread().name,)
 
     of_ledger: Any = SimpleNamespace(_machine=Ledger(), _outgoing=SimpleNamespace(leave_bundles=lambda: None))
-    of_log: Any = SimpleNamespace(_targets={1: SimpleNamespace(ledger=Ledger())})
+    of_log: Any = SimpleNamespace(_sender=Ledger())
     for inner in (of_ledger, of_log):
         inner.append_nowait = inner.drain = None
     assert BlockingLedgerWriter(of_ledger, loops.current()).waits_for == ("quire.blocking",)

@@ -164,10 +164,10 @@ def test_a_client_that_is_dropped_is_closed(cluster: LocalCluster) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         del dropped
-        until(lambda: len(said) == 1)
+        until(lambda: len(said) == 2)  # one for the writer, one for its client
         assert futures[-1].result(30) == 1000
         until(lambda: descriptors("self") <= before[0] and threading.active_count() <= before[1])
-    assert [each.category for each in said] == [ResourceWarning]
+    assert [each.category for each in said] == 2 * [ResourceWarning]
     with blocking.connect(cluster.uri) as client:
         assert client.log("dropped").describe().end_offset == 1001
 

@@ -6,9 +6,7 @@ It decides nothing about the protocol; it waits, retries reading, and keeps the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import weakref
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -57,7 +55,7 @@ MakeLogMachine: TypeAlias = Callable[..., LogMachine]
 
 
 class LogSender(Protocol):
-    """Who sends entries to the ledgers that the leader hands over: `LogWriter`, which stands above."""
+    """Who sends entries to the ledgers that the leader hands over: `RecordSender`, which stands above."""
 
     def serve(self, ledger: LedgerWriter, first_offset: int, epoch: int) -> None:
         """Send appends to this ledger from now on."""
@@ -117,7 +115,7 @@ class LogLeader:
             digest=head.settings.digest,
             adopts=config.adopts,
         )
-        self._sender: Callable[[], LogSender | None] = lambda: None
+        self._sender: LogSender | None = None
         self._writers: dict[LedgerId, LedgerWriter] = {}
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._cause: QuireError | None = None
@@ -173,8 +171,8 @@ class LogLeader:
         return self._machine.is_closing
 
     def start(self, sender: LogSender) -> None:
-        """Open the log as docs/protocol/log.md says; `sender.serve` or `sender.ended` follows. `sender` is held weakly."""
-        self._sender = weakref.ref(sender)
+        """Open the log as docs/protocol/log.md says; `sender.serve` or `sender.ended` follows."""
+        self._sender = sender
         self._guarantee = self._ledgers.guarantee_wait()
         self._machine.open()
         self._perform()
@@ -218,6 +216,7 @@ class LogLeader:
         for writer in self._writers.values():
             await writer.abandon()
         self._writers.clear()
+        self._sender = None
 
     def failure(self) -> QuireError | None:
         """Why it has ended, as the error for callers; None after a clean close or while it has not."""
@@ -444,21 +443,16 @@ class LogLeader:
         if writer is not None and self.serving and rate and fills < FILLS_MAX:
             self._start(fill_holes(self._ledgers, writer, rate, lambda: self.serving), _FILL)
 
-    def keep(self, sender: LogSender) -> None:
-        """The sender was dropped by its user: keep it alive, so that it ends what it has begun."""
-        self._sender = lambda: sender
-
     @property
     def ledgers(self) -> Collection[LedgerWriter]:
         """The writers of its ledgers that have not ended."""
         return self._writers.values()
 
     def _sender_of(self) -> LogSender:
-        sender = self._sender()
-        assert sender is not None
-        return sender
+        assert self._sender is not None
+        return self._sender
 
     def _ended(self) -> None:
         self.finished.set()
-        with contextlib.suppress(AssertionError):
-            self._sender_of().ended()
+        if self._sender is not None:
+            self._sender.ended()

@@ -36,6 +36,7 @@ from quire.log.ledgers import LogLedgers, summary
 from quire.log.plan import plan
 from quire.log.reader import LogReader, confirmed_end
 from quire.log.records import BatchAt, ItemDescription, LogDescription, LogRange, Record
+from quire.log.sending import RecordSender
 from quire.log.trimming import LogTrimmer, MakeTrimMachine
 from quire.log.writer import LogWriter
 from quire.metadata.retries import StoreRetries
@@ -197,15 +198,15 @@ class Log:
         host = self._config.host or f"{platform.node()}:{os.getpid()}"
         standing = self._standing(head.log_id, f"{holder}@{host}", wait=wait_for_leadership)
         leader = self._new_leader(head, holder, host, standing.may_retry)
-        writer = self._new_writer(leader, standing.end)
+        sender = self._new_sender(leader, standing.end)
         try:
             await standing.begin()
-            leader.start(writer)
-            await writer.opened()
+            leader.start(sender)
+            await sender.opened()
         except BaseException:
-            await writer.abandon()
+            await sender.abandon()
             raise
-        return writer
+        return self._new_writer(sender)
 
     def _standing(self, log_id: bytes, candidate: str, *, wait: bool) -> CandidateStanding:
         in_store = StoreElector(self._client.store).candidacy(log_id, candidate)
@@ -229,8 +230,8 @@ class Log:
             machine=self._machine,
         )
 
-    def _new_writer(self, leader: LogLeader, resign: Callable[[], Awaitable[None]]) -> LogWriter:
-        return LogWriter(
+    def _new_sender(self, leader: LogLeader, resign: Callable[[], Awaitable[None]]) -> RecordSender:
+        return RecordSender(
             self.name,
             leader,
             self._client.clock,
@@ -239,6 +240,9 @@ class Log:
             open_writers=self._client.open_writers,
             resign=resign,
         )
+
+    def _new_writer(self, sender: RecordSender) -> LogWriter:
+        return LogWriter(sender)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

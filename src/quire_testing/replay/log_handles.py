@@ -20,6 +20,7 @@ from quire.log.electing import Candidacy
 from quire.log.heads import HEADS, LogHeads
 from quire.log.leader import LogLeader
 from quire.log.log import Log
+from quire.log.sending import RecordSender
 from quire.log.writer import LogWriter
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import LIST_LIMIT, Put, Registration, VersionConflictError, Versioned, Watch
@@ -143,10 +144,16 @@ class GuessingLeader(LogLeader):
 class KeptLog(Log):
     """A log that keeps the writer that it makes, also before it leads."""
 
+    sender: RecordSender | None = None
     writer: LogWriter | None = None
 
-    def _new_writer(self, leader: LogLeader, resign: Any) -> LogWriter:
-        self.writer = super()._new_writer(leader, resign)
+    def _new_sender(self, leader: LogLeader, resign: Any) -> RecordSender:
+        self.sender = super()._new_sender(leader, resign)
+        self.writer = LogWriter(self.sender)
+        return self.sender
+
+    def _new_writer(self, _: RecordSender) -> LogWriter:
+        assert self.writer is not None
         return self.writer
 
 
@@ -250,6 +257,12 @@ class LogHandle:
         assert self.log.writer is not None
         return self.log.writer
 
+    @property
+    def sender(self) -> RecordSender:
+        """Its working half."""
+        assert self.log.sender is not None
+        return self.log.sender
+
     def append(self, seen: int) -> None:
         """Append a record; `seen` were acknowledged before."""
         number = len(self.appends)
@@ -289,13 +302,13 @@ class LogHandle:
     @property
     def target(self) -> int:
         """The ledger that appends go to; 0: none."""
-        target = self.writer._target
+        target = self.sender.target
         return int(target.ledger.ledger_id) if target is not None else 0
 
     @property
     def draining(self) -> int:
         """The ledger that gets no more."""
-        return int(self.writer._draining or 0)
+        return int(self.sender._draining or 0)
 
     @property
     def work(self) -> list[tuple[Any, ...]]:

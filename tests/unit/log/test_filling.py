@@ -55,5 +55,5 @@ async def test_not_every_ledger_of_a_leader_waits_for_a_bookie_that_is_gone_for_
         for number in range(4):
             await writer.append(b"%d" % number)
             await writer.roll()
-        tasks = writer._leader._tasks
+        tasks = writer._sender._leader._tasks
         await until_async(lambda: len(tasks) == 1 + 2, "two to wait, and who watches the list", seconds=10)

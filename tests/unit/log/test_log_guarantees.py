@@ -138,14 +138,14 @@ async def test_a_close_at_the_ack_quorum_fails_what_found_no_room(at: World) -> 
     log = await at.made(config=GUARANTEED)
     writer = await log.open_writer()
     await writer.append(b"0")
-    assert writer._target is not None
-    writer._target.ledger._window.limit_bytes = 1 << 20
+    assert writer._sender.target is not None
+    writer._sender.target.ledger._window.limit_bytes = 1 << 20
     await at.bookies[0].stop()
     large = [bytes([number]) * 1_000_000 for number in range(20)]
     futures = [writer.append_nowait(value) for value in large]
     closing = asyncio.create_task(writer.close())
     await until_async(
-        lambda: writer._stalled and not writer._sent.batches, "the window to be full", seconds=10
+        lambda: writer._sender._stalled and not writer._sent.batches, "the window to be full", seconds=10
     )
     assert not closing.done()
     await writer.close(at="ack_quorum")
@@ -163,11 +163,11 @@ async def test_a_close_at_the_ack_quorum_fails_what_found_no_room(at: World) -> 
 async def test_records_of_which_the_first_are_on_their_way_are_not_said_to_be_unsent(at: World) -> None:
     log = await at.made(config=replace(GUARANTEED, batch_records_max=1))
     writer = await log.open_writer()
-    assert writer._target is not None
-    writer._target.ledger._window.limit_bytes = 1 << 20
+    assert writer._sender.target is not None
+    writer._sender.target.ledger._window.limit_bytes = 1 << 20
     large = [bytes([number]) * 600_000 for number in range(3)]
     appending = asyncio.ensure_future(writer.append_many(large))
-    while not writer._stalled:
+    while not writer._sender._stalled:
         await asyncio.sleep(0)
     assert writer._sent.batches
     await writer.close(at="ack_quorum")

@@ -46,7 +46,7 @@ async def test_a_client_that_is_closed_names_the_reason_at_once(at: World) -> No
     for bookie in at.bookies:
         await bookie.stop(clean=False)
     taken = [writer.append_nowait(value) for value in numbers(0, 10)]
-    writer.end("the client was closed")
+    writer._sender.end("the client was closed")
     for future in taken:
         with pytest.raises(Exception, match="was left open: the client was closed"):
             await future
