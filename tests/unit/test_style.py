@@ -18,7 +18,6 @@ LONG_CLASSES = {
     "src/quire/bookie/ledgers/ledgers.py:Ledgers": "one short method per request; what several need is in parts of its own",
     "src/quire/client/writing/writer.py:LedgerWriter": "the side that callers see: one method per way to append, and per way to leave",
     "src/quire/core/ledger/writer.py:WriterMachine": "one machine: every input and every effect; what is decided is in its parts",
-    "src/quire/log/writer.py:LogWriter": "the driver of the log's machine: one short method per effect",
     "src/quire/storage/ledger_storage.py:LedgerStorage": "the disk as the bookie sees it: one short method per question",
     "src/quire_testing/history/ledger.py:LedgerJudge": "one judge: reads, acknowledgements, ends and LACs are compared with the same entries",
 }
@@ -46,7 +45,7 @@ LARGE_CLASSES = {
     "quire.bookie.server.BookieServer": "the parts of one bookie, in the order in which they begin and end",
     "quire_testing.replay.bookies.BookieProgram": "a `BookieServer` with the test's files and clock",
     "quire.client.writing.writer.LedgerWriter": "what a turn collected, and what is read for every entry, beside its parts",
-    "quire.log.writer.LogWriter": "one order of records across ledgers: what was sent, whom it belongs to, how it ended",
+    "quire.log.writer.RecordSender": "one order of records across ledgers: what was sent, whom it belongs to, how it ended",
     "quire.spark.decode.ArrowBuilder": "the columns of one Arrow batch in the making, a list each",
     "quire.storage.journal.Journal": "the group in the making, the groups on their way, and who is told of both",
     "quire.storage.ledger_storage.LedgerStorage": "the parts of one disk, in the order in which they begin and end",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Sequence
 
 from quire.blocking.handles import (
     Appending,
@@ -15,10 +14,9 @@ from quire.blocking.handles import (
     iterated,
     shown,
 )
+from quire.log.batching import BytesLike, HeadersLike, own_record
 from quire.log.log import Log as AsyncLog
 from quire.log.writer import LogWriter as AsyncLogWriter
-
-Headers = Sequence[tuple[str, bytes | None]]
 
 
 class BlockingLogWriter(Appending[AsyncLogWriter]):
@@ -34,17 +32,18 @@ class BlockingLogWriter(Appending[AsyncLogWriter]):
 
     def append_nowait(
         self,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: Headers | None = None,
+        value: BytesLike | None,
+        key: BytesLike | None = None,
+        headers: HeadersLike | None = None,
         timestamp_ms: int | None = None,
     ) -> concurrent.futures.Future[int]:
         """Append one record without waiting for it; the future gives its offset.
 
         Waits only while the window is full. Futures complete in the order of the calls.
         """
-        size = len(value or b"") + len(key or b"")
-        return self._submissions.submit(size, (value, key, headers, timestamp_ms), {})
+        own = own_record(value, key, headers)  # the loop takes it later
+        size = len(own[0] or b"") + len(own[1] or b"")
+        return self._submissions.submit(size, (*own, timestamp_ms), {})
 
     @property
     def name(self) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from quire.client.writing.writer import LedgerWriter
 from quire.core.errors import MisuseError, QuireError
@@ -24,6 +24,9 @@ _ENTRY_ROOM: Final = 4096
 _HEADER_OVERHEAD: Final = 9
 """What a header counts besides its name and value, in the codec that needs most for it."""
 _U16: Final = 2**16
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+HeadersLike: TypeAlias = Mapping[str, BytesLike | None] | Iterable[tuple[str, BytesLike | None]]
+"""What callers may give as a record's headers: a mapping, or pairs."""
 
 
 class Many:
@@ -72,7 +75,7 @@ class RecordBatch:
         if headers and self.headers is None:
             self.headers = [None] * count
         if self.headers is not None:
-            self.headers.append(own_headers(headers))
+            self.headers.append(headers or None)
         if key is not None and self.keys is None:
             self.keys = [None] * count
         if self.keys is not None:
@@ -439,23 +442,58 @@ def fail(claims: list[Claim], error: QuireError, *, begun: QuireError | None = N
             claim.set_exception(error)
 
 
-def own_headers(headers: Headers | None) -> Headers | None:
-    """A record's headers as no caller can change them any more."""
-    return tuple((name, data) for name, data in headers) if headers else None
+def own_record(
+    value: BytesLike | None, key: BytesLike | None, headers: HeadersLike | None
+) -> tuple[bytes | None, bytes | None, Headers | None]:
+    """The parts of a record as no caller can change them any more.
+
+    Raises:
+        MisuseError: one is of a type that a record cannot hold.
+    """
+    return own_bytes(value, "value"), own_bytes(key, "key"), own_headers(headers)
 
 
-def record_size(value: object, key: object, headers: object, timestamp_ms: object) -> int:
+def own_bytes(part: object, name: str) -> bytes | None:
+    """A copy of what may change; see `own_record`."""
+    if part is None or type(part) is bytes:
+        return part
+    if isinstance(part, bytes | bytearray | memoryview):
+        return bytes(part)
+    hint = ": encode it" if isinstance(part, str) else ""
+    raise _unfit(f"{name} is bytes, bytearray, memoryview or None, not {type(part).__name__}{hint}")
+
+
+def own_column(parts: Iterable[BytesLike | None], name: str) -> list[bytes | None]:
+    """Many values, or keys; see `own_record`."""
+    found: list[Any] = list(parts)
+    return found if set(map(type, found)) == {bytes} else [own_bytes(part, name) for part in found]
+
+
+def own_headers(headers: HeadersLike | None) -> Headers | None:
+    """The headers of a record as pairs; see `own_record`."""
+    if headers is None:
+        return None
+    if isinstance(headers, str | bytes | bytearray | memoryview) or not isinstance(headers, Iterable):
+        raise _unfit(f"headers are a mapping, or pairs of a name and bytes, not {type(headers).__name__}")
+    pairs = []
+    for pair in headers.items() if isinstance(headers, Mapping) else headers:
+        try:
+            name, data = pair
+        except (TypeError, ValueError) as error:
+            raise _unfit(f"each header is a pair (name, bytes or None), not {pair!r}") from error
+        if not isinstance(name, str):
+            raise _unfit(f"each header is a pair (name, bytes or None), not {pair!r}")
+        pairs.append((name, own_bytes(data, f"header {name[:40]!r}")))
+    return tuple(pairs)
+
+
+def record_size(value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_ms: object) -> int:
     """What a record counts, once it is known that it can be written.
 
     Raises:
-        MisuseError: a part of it is of a type or size that a batch cannot hold.
+        MisuseError: its time is none, or its headers are too many or too long.
     """
-    size = RECORD_OVERHEAD
-    for name, part in (("value", value), ("key", key)):
-        if isinstance(part, bytes):
-            size += len(part)
-        elif part is not None:
-            raise _unfit(f"{name} is bytes or None, not {type(part).__name__}")
+    size = RECORD_OVERHEAD + len(value or b"") + len(key or b"")
     if timestamp_ms is not None:
         if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
             raise _unfit(f"timestamp_ms is a whole number of milliseconds, not {timestamp_ms!r}")
@@ -469,21 +507,15 @@ def record_size(value: object, key: object, headers: object, timestamp_ms: objec
     return size
 
 
-def _headers_size(headers: object) -> int:
+def _headers_size(headers: Headers) -> int:
     size = 2
-    if not isinstance(headers, Sequence) or len(headers) >= _U16:
-        raise _unfit(f"headers are a list of fewer than {_U16} pairs, not {type(headers).__name__}")
-    for pair in headers:
-        try:
-            name, data = pair
-            encoded = name.encode()
-        except (AttributeError, TypeError, ValueError) as error:
-            raise _unfit(f"each header is a pair (name, bytes or None), not {pair!r}") from error
-        if len(encoded) >= _U16 or not (data is None or isinstance(data, bytes)):
-            raise _unfit(
-                f"a header's name is shorter than {_U16} bytes, its value bytes or None: {name[:40]!r}"
-            )
-        size += _HEADER_OVERHEAD + len(encoded) + len(data or b"")
+    if len(headers) >= _U16:
+        raise _unfit(f"headers are fewer than {_U16} pairs, not {len(headers)}")
+    for name, data in headers:
+        encoded = len(name.encode())
+        if encoded >= _U16:
+            raise _unfit(f"a header's name is shorter than {_U16} bytes: {name[:40]!r}")
+        size += _HEADER_OVERHEAD + encoded + len(data or b"")
     return size
 
 

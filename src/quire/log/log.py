@@ -36,9 +36,8 @@ from quire.log.ledgers import LogLedgers, summary
 from quire.log.plan import plan
 from quire.log.reader import LogReader, confirmed_end
 from quire.log.records import BatchAt, ItemDescription, LogDescription, LogRange, Record
-from quire.log.sending import RecordSender
 from quire.log.trimming import LogTrimmer, MakeTrimMachine
-from quire.log.writer import LogWriter
+from quire.log.writer import LogWriter, RecordSender
 from quire.metadata.retries import StoreRetries
 from quire.wire.entry import digest_type_of
 from quire.wire.log_cursors import Cursor
@@ -85,6 +84,9 @@ class Log:
         self._heads = self._heads_kind(client.store, self._config.cached_pages_max)
         self._ledgers = LogLedgers(client, password, self._config.guarantee)
         self._cursors = LogCursors(client.store, client.clock.wall_ms)
+
+    def __repr__(self) -> str:
+        return f"<Log {self.name}>"
 
     # --- the log itself ----------------------------------------------------------------------------------------
 

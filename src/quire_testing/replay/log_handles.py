@@ -20,8 +20,7 @@ from quire.log.electing import Candidacy
 from quire.log.heads import HEADS, LogHeads
 from quire.log.leader import LogLeader
 from quire.log.log import Log
-from quire.log.sending import RecordSender
-from quire.log.writer import LogWriter
+from quire.log.writer import LogWriter, RecordSender
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import LIST_LIMIT, Put, Registration, VersionConflictError, Versioned, Watch
 from quire.wire.log_records import encode_head, parse_head

@@ -120,6 +120,8 @@ async def test_a_writer_that_lost_its_log_gives_its_place_up_though_nobody_close
             with contextlib.suppress(QuireError):
                 await lost.append(b"b")
         await nobody_stands(log)
-        await until_async(lambda: not lost._sender._leader._tasks, "nobody to watch the list for it", seconds=5)
+        await until_async(
+            lambda: not lost._sender._leader._tasks, "nobody to watch the list for it", seconds=5
+        )
         with contextlib.suppress(QuireError):
             await lost.close()

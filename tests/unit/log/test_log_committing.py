@@ -163,7 +163,9 @@ async def test_a_leader_that_finds_too_few_bookies_has_one_task_that_waits_to_ad
         item = await staged(at, [b"1"])
         assert (await committed(at, item, query_id="q")).unplaced == ("orders",)
         tasks = writer._sender._leader._tasks
-        await until_async(lambda: not writer._sender._leader.rolling and len(tasks) == 2, "the first roll's end")
+        await until_async(
+            lambda: not writer._sender._leader.rolling and len(tasks) == 2, "the first roll's end"
+        )
         for _ in range(3):
             with pytest.raises(NotEnoughBookiesError):
                 await writer.roll()

@@ -117,13 +117,14 @@ def test_a_batch_of_many_headers_is_no_larger_than_an_entry(codec: Codec | None)
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        (("text",), "value is bytes or None, not str"),
-        ((b"v", 5), "key is bytes or None, not int"),
+        (("text",), "value is bytes, bytearray, memoryview or None, not str: encode it"),
+        ((b"v", 5), "key is bytes, bytearray, memoryview or None, not int"),
         ((b"v", None, [("h",)]), "each header is a pair"),
         ((b"v", None, [(b"h", b"1")]), "each header is a pair"),
-        ((b"v", None, [("h", "1")]), "its value bytes or None"),
+        ((b"v", None, [("h", "1")]), "header 'h' is bytes, .* not str: encode it"),
         ((b"v", None, [("h" * 70_000, b"")]), "shorter than 65536"),
-        ((b"v", None, {"h": b"1"}), "headers are a list"),
+        ((b"v", None, "h"), "headers are a mapping, or pairs of a name and bytes, not str"),
+        ((b"v", None, 5), "headers are a mapping, or pairs of a name and bytes, not int"),
         ((b"v", None, None, 2**63), "in the years 1 to 9999"),
         ((b"v", None, None, 2**60), "in the years 1 to 9999"),
         ((b"v", None, None, -(2**60)), "in the years 1 to 9999"),
@@ -141,6 +142,32 @@ async def test_what_cannot_be_a_record_is_refused_before_it_is_taken(
             await writer.append_many([b"a"], keys=[])
         assert await writer.append(b"good") == 0
     assert await values(log) == [b"good"]
+
+
+async def test_what_a_caller_changes_after_the_call_is_stored_as_it_was(at: World) -> None:
+    log = await at.made()
+    value, key, header = bytearray(b"value"), bytearray(b"key"), bytearray(b"header")
+    async with await log.open_writer() as writer:
+        one = writer.append_nowait(value, memoryview(key), {"h": header})
+        many = asyncio.ensure_future(
+            writer.append_many([value, None], keys=[None, key], headers=[[("h", header)], {}])
+        )
+        await asyncio.sleep(0)
+        for part in (value, key, header):
+            part[:] = b"?" * len(part)
+        assert (await one, await many) == (0, range(1, 3))
+    found = [(one.value, one.key, one.headers) async for one in log.read()]
+    headers = (("h", b"header"),)
+    assert found == [(b"value", b"key", headers), (b"value", None, headers), (None, b"key", ())]
+
+
+async def test_a_writer_says_what_it_is(at: World) -> None:
+    log = await at.made()
+    async with await log.open_writer() as writer:
+        await writer.append(b"one")
+        writer.append_nowait(b"two")
+        assert repr(writer) == "<LogWriter orders, epoch 1, end 1, 1 pending>"
+    assert repr(log) == "<Log orders>"
 
 
 async def test_rolling_under_load_loses_and_reorders_nothing(at: World) -> None:

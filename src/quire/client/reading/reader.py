@@ -97,6 +97,10 @@ class LedgerReader:
         self._recovering = recovering
         self._take_record(record, version)
 
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<LedgerReader {self.ledger_id}, {state}, last {self.last_add_confirmed:,}>"
+
     # --- what is known -------------------------------------------------------------------------------------------
 
     @property

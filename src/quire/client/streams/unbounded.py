@@ -112,7 +112,7 @@ class UnboundedLedger:
         self._lacks: dict[BookieId, str] = {}
 
     def __repr__(self) -> str:
-        return f"<unbounded ledger {self.name!r}>"
+        return f"<UnboundedLedger {self.name}>"
 
     # --- its record --------------------------------------------------------------------------------------------------
 

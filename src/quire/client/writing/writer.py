@@ -154,6 +154,9 @@ class LedgerWriter:
             self._machine.began_without(absent, context.clock.now_ms())
             self._effects.perform()
 
+    def __repr__(self) -> str:
+        return f"<LedgerWriter {self.ledger_id}, last {self.last_add_confirmed:,}>"
+
     # --- what a user sees --------------------------------------------------------------------------------------------
 
     @property
