@@ -8,12 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from quire.client.client import Client
+from quire.client.opening import Opening
 from quire.client.reading.reader import LedgerReader
 from quire.core.errors import (
+    AlreadyExistsError,
     NoSuchLedgerError,
     NoSuchLogError,
     PastEndError,
@@ -44,6 +48,7 @@ from quire.wire.log_cursors import Cursor
 from quire.wire.log_records import LOG_ID_BYTES
 
 _DESCRIBE_TRIES = 5
+_SETTINGS = ("ensemble_size", "write_quorum", "ack_quorum", "digest", "min_present")
 
 
 class Log:
@@ -93,40 +98,59 @@ class Log:
     async def create(
         self,
         *,
-        ensemble_size: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int = 2,
-        digest: str = "crc32c",
+        ensemble_size: int | None = None,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
+        digest: str | None = None,
         min_present: int | None = None,
+        exist_ok: bool = False,
     ) -> None:
         """Make the log, empty. Its ledgers are made with these quorums.
 
         Args:
-            ensemble_size: E, like `write_quorum` Qw and `ack_quorum` Qa.
-            digest: crc32c, crc32, mac or dummy.
+            ensemble_size: E, by default 3, like `write_quorum` Qw, 3, and `ack_quorum` Qa, 2.
+            digest: crc32c (the default), crc32, mac or dummy.
             min_present: how many bookies of each new ledger must be there, Qa to E; None: `Client.create_ledger` says.
+            exist_ok: a log that is there stays as it is, unless a setting that is named here differs.
 
         Raises:
-            AlreadyExistsError: there is one with this name. MetadataUnknownError: there may be one now.
+            AlreadyExistsError: there is one with this name, or with other settings. MetadataUnknownError: there may be
+                one now.
             InvalidQuorumError: unless E >= Qw >= Qa >= 1 and E >= `min_present` >= Qa.
         """
-        check_quorums(ensemble_size, write_quorum, ack_quorum)
+        given = {
+            "ensemble_size": ensemble_size,
+            "write_quorum": write_quorum,
+            "ack_quorum": ack_quorum,
+            "digest": None if digest is None else int(digest_type_of(digest)),
+            "min_present": min_present,
+        }
+        named: dict[str, Any] = {setting: value for setting, value in given.items() if value is not None}
+        settings = replace(LogSettings(), **named)
+        check_quorums(settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
         if min_present is not None:
-            check_min_present(min_present, ensemble_size, ack_quorum)
+            check_min_present(min_present, settings.ensemble_size, settings.ack_quorum)
         old = await self._find()
         if old is not None and old.is_being_deleted:
             await self._delete(old)  # its deletion was interrupted: carry it out
-        settings = LogSettings(
-            ensemble_size,
-            write_quorum,
-            ack_quorum,
-            digest_type_of(digest),
-            min_present=min_present or 0,
-        )
+        await self._create(settings, named, exist_ok=exist_ok)
+
+    async def _create(self, settings: LogSettings, named: Mapping[str, int], *, exist_ok: bool) -> None:
         log_id = self._client.chance.getrandbits(8 * LOG_ID_BYTES).to_bytes(LOG_ID_BYTES, "big")
-        await self._heads.create(
-            LogHead(log_id, self.name, settings, created_ms=self._client.clock.wall_ms())
-        )
+        head = LogHead(log_id, self.name, settings, created_ms=self._client.clock.wall_ms())
+        try:
+            await self._heads.create(head)
+        except AlreadyExistsError:
+            if not exist_ok:
+                raise
+            self._check_settings((await self._head()).settings, named)
+
+    def _check_settings(self, settings: LogSettings, named: Mapping[str, int]) -> None:
+        """Refuse a log that is there and has another setting than one that was named."""
+        for setting, value in named.items():
+            if (found := getattr(settings, setting)) != value:
+                msg = f"log {self.name!r} already exists, with {setting}={found}, not {value}; `quire log alter` changes it"
+                raise AlreadyExistsError(msg, log=self.name)
 
     async def identify(self) -> LogHead:
         """The log's own record, nothing below it: id, settings, leader, sink positions.
@@ -173,17 +197,25 @@ class Log:
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    async def open_writer(self, *, wait_for_leadership: bool = False) -> LogWriter:
+    def open_writer(
+        self, *, wait_for_leadership: bool = False, create: bool | LogSettings = False
+    ) -> Opening[LogWriter]:
         """Become the log's only writer: fence what was there, recover it, begin a new ledger.
+
+        `async with log.open_writer() as writer`, or `writer = await log.open_writer()` and `await writer.close()`.
 
         Args:
             wait_for_leadership: queue behind the present writers and wait until they have ended; otherwise
                 take the log over at once. Either way only the compare-and-swap of the list decides. The loser asks the
                 elector before each retry: a caller that waits for leadership waits again, others go on only if the
                 elector names no other writer.
+            create: make the log if there is none, with the usual settings or with these. One that is there stays as it is; it
+                must have these.
 
-        Raises:
-            NoSuchLogError: there is no such log.
+        Raises (when entered or awaited):
+            NoSuchLogError: there is no such log, or, with `create`, it is being deleted.
+            AlreadyExistsError: the log has other settings than `create` says.
+            InvalidQuorumError: those of `create` cannot be.
             NotLeaderError: another took it over meanwhile and the elector names that one, or others did so again
                 and again.
             RecoveryInconclusiveError: too few bookies respond to recover what is open.
@@ -193,12 +225,15 @@ class Log:
 
         Source: BookKeeper ledgers to logs, "Opening a log".
         """
+        return Opening(partial(self._open_writer, wait=wait_for_leadership, create=create))
+
+    async def _open_writer(self, *, wait: bool, create: bool | LogSettings) -> LogWriter:
         if self._config.codec == "arrow":
             require(Extra.ARROW, "LogConfig.codec='arrow'")
-        head = await self._head()
+        head = await (self._made(create) if create else self._head())
         holder = f"{self._client.chance.getrandbits(64):016x}"
         host = self._config.host or f"{platform.node()}:{os.getpid()}"
-        standing = self._standing(head.log_id, f"{holder}@{host}", wait=wait_for_leadership)
+        standing = self._standing(head.log_id, f"{holder}@{host}", wait=wait)
         leader = self._new_leader(head, holder, host, standing.may_retry)
         sender = self._new_sender(leader, standing.end)
         try:
@@ -209,6 +244,23 @@ class Log:
             await sender.abandon()
             raise
         return self._new_writer(sender)
+
+    async def _made(self, create: bool | LogSettings) -> LogHead:
+        """The log, made if there is none."""
+        settings = create if isinstance(create, LogSettings) else LogSettings()
+        named = {} if create is True else {name: getattr(settings, name) for name in _SETTINGS}
+        check_quorums(settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
+        if settings.min_present:
+            check_min_present(settings.min_present, settings.ensemble_size, settings.ack_quorum)
+        found = await self._find()
+        if found is None:
+            await self._create(settings, named, exist_ok=True)
+            return await self._head()
+        if found.is_being_deleted:
+            msg = f"log {self.name!r} is being deleted; `await log.create()` ends that and makes a new one"
+            raise NoSuchLogError(msg, log=self.name)
+        self._check_settings(found.settings, named)
+        return found
 
     def _standing(self, log_id: bytes, candidate: str, *, wait: bool) -> CandidateStanding:
         in_store = StoreElector(self._client.store).candidacy(log_id, candidate)

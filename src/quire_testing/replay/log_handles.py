@@ -220,7 +220,10 @@ class LogHandle:
         self.recorded: recording.InputLog | None = None
         self._looked = 0
         self._seen: dict[int, int] = {}
-        perform(stage, self.loop, lambda: self._task(self.log.open_writer()))
+        perform(stage, self.loop, lambda: self._task(self._opened()))
+
+    async def _opened(self) -> LogWriter:
+        return await self.log.open_writer()
 
     def _made(self, _: str, **settings: Any) -> LogMachine:
         """Its machine records its inputs; from here on the schedule answers."""

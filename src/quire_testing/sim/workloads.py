@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -432,7 +432,7 @@ class Workload:
             await self._hastily(chance, writer.drain())
             await self._hastily(chance, writer.close())
 
-    async def _hastily(self, chance: random.Random, call: Coroutine[Any, Any, T]) -> T | None:
+    async def _hastily(self, chance: random.Random, call: Awaitable[T]) -> T | None:
         """The result of a call; None: it failed, or was cancelled after a random time."""
         try:
             async with asyncio.timeout(chance.choice((0.001, 0.01, 0.1, 3.0)) * chance.random()):

@@ -95,7 +95,7 @@ async def test_a_leader_whose_time_is_over_gives_the_guarantee_up(
 async def test_a_bookie_that_comes_back_in_time_keeps_the_guarantee(at: World) -> None:
     await left_to_its_successor(at, await at.made(config=GUARANTEED))
     log = at.log(config=replace(GUARANTEED, guarantee=LogGuarantee(wait_ms=60_000)))
-    opening = asyncio.create_task(log.open_writer())
+    opening = asyncio.ensure_future(log.open_writer())
 
     async def is_tried() -> bool:
         (record,) = await records(at, log)

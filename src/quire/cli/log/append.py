@@ -25,7 +25,7 @@ from quire.cli.log.parameters import (
 from quire.cli.log.ranges import time_of
 from quire.cli.log.record_lines import Added, Form, form_of, read_log_records
 from quire.cli.log.whose_writer import Agreement, ending_writer, standing_of
-from quire.core.errors import AlreadyExistsError, MisuseError, NoSuchLogError
+from quire.core.errors import MisuseError, NoSuchLogError
 
 if TYPE_CHECKING:
     import asyncio
@@ -176,8 +176,7 @@ async def append_records(
     except NoSuchLogError:
         if not create:
             raise
-        with contextlib.suppress(AlreadyExistsError):  # another command was faster
-            await log.create()
+        await log.create(exist_ok=True)  # another command may be faster
     name = log.name
     tally = AppendTally("records", "offset", log=name)
 
