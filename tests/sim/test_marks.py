@@ -35,6 +35,10 @@ def test_at_rest_every_hole_of_a_decided_fragment_is_marked_and_nothing_present_
     run_seeds("simulated_marks", 6, 10_000, mixes=("marks",), seen=SEEN if FULL else (), words=("marked",))
 
 
+def test_a_writer_that_is_suspended_while_it_records_its_holes_records_them_when_it_goes_on() -> None:
+    assert not simulate(7193, "marks").violations
+
+
 @pytest.mark.parametrize("mutant", FOUND)
 def test_a_rule_of_marks_that_is_taken_out_is_found(mutant: str) -> None:
     assert any(

@@ -32,10 +32,17 @@ KNOWN_SILENT = 10
 async def record_holes(
     records: RecordStore, ledger_id: LedgerId, holes: Sequence[Hole], timeout_ms: int
 ) -> None:
-    """Put into a ledger's record what its bookies lack. A failure is only logged: the ledger is closed."""
+    """Put into a ledger's record what its bookies lack. A failure is only logged: the ledger is closed.
+
+    After a time-out it is tried once more: a process that was suspended meanwhile finds that its time is over when it goes on.
+    """
     try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            await records.add_holes(ledger_id, holes)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await records.add_holes(ledger_id, holes)
+        except TimeoutError:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await records.add_holes(ledger_id, holes)
     except (NoSuchLedgerError, NoSuchStreamError):
         log.info("ledger %d was deleted", ledger_id)
     except Exception as error:  # noqa: BLE001 - whatever a driver raises, its effect is unknown
