@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from quire.log.cursors import CursorHoldsError, CursorTakenError
     from quire.log.log import Log
     from quire.log.records import ItemDescription, LogDescription, Record
+    from quire.log.seeking import last
     from quire.log.writer import LogWriter
     from quire.metadata.store import StoreAwayError, StoreBusyError
 
@@ -152,6 +153,7 @@ __all__ = [
     "blocking",
     "connect",
     "keep_collections_short",
+    "last",
 ]
 
 _PLACES: Final = {
@@ -171,6 +173,7 @@ _PLACES: Final = {
     "ItemDescription": "quire.log.records:ItemDescription",
     "LogDescription": "quire.log.records:LogDescription",
     "Record": "quire.log.records:Record",
+    "last": "quire.log.seeking:last",
     "LogWriter": "quire.log.writer:LogWriter",
     "StoreAwayError": "quire.metadata.store:StoreAwayError",
     "StoreBusyError": "quire.metadata.store:StoreBusyError",

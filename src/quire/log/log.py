@@ -40,6 +40,7 @@ from quire.log.ledgers import LogLedgers, summary
 from quire.log.plan import plan
 from quire.log.reader import LogReader, confirmed_end
 from quire.log.records import BatchAt, ItemDescription, LogDescription, LogRange, Record
+from quire.log.seeking import End, Start, offset_before, offsets_between
 from quire.log.trimming import LogTrimmer, MakeTrimMachine
 from quire.log.writer import LogWriter, RecordSender
 from quire.metadata.retries import StoreRetries
@@ -301,7 +302,7 @@ class Log:
     # --- reading -----------------------------------------------------------------------------------------------
 
     async def read(
-        self, start: int | None = None, end: int | None = None, *, recover: bool = False
+        self, start: Start | None = None, end: End | None = None, *, recover: bool = False
     ) -> AsyncGenerator[Record, None]:
         """The records from `start` to `end` (exclusive), or to what is confirmed now. No writer is disturbed.
 
@@ -310,14 +311,17 @@ class Log:
         are stored, and `read(recover=True)` finds them.
 
         Args:
-            start: first offset; by default the log's first.
-            end: offset after the last; by default what is confirmed now.
+            start: first offset, an aware datetime (the first record as late as that), `quire.last(100)`, "start" (the
+                default) or "end".
+            end: offset after the last, or an aware datetime (before the first record as late as that); by default what is
+                confirmed now. A time is looked up once, and is the end if it is later than every record.
             recover: first fence and close the ledgers that are open, as the next writer would. It ends a writer that
                 lives.
 
         Raises:
             TrimmedError: the log begins after `start` (by now).
             PastEndError: the log ends before `start`.
+            MisuseError: a position is none, a datetime has no zone, or the end lies before the start.
             RecoveryInconclusiveError: with `recover`, too few bookies responded to determine where a ledger ends.
         """
         reader = await self._reader(start, end, follow=False, recover=recover)
@@ -325,8 +329,10 @@ class Log:
             async for record in records:
                 yield record
 
-    async def tail(self, start: int | None = None) -> AsyncGenerator[Record, None]:
-        """The records from `start` on, and then each new one as it is confirmed, for ever.
+    async def tail(self, start: Start | None = None) -> AsyncGenerator[Record, None]:
+        """The records from `start` on, as `read` takes it, and then each new one as it is confirmed, for ever.
+
+        "end" gives only what comes; an offset behind the end is waited for.
 
         Raises:
             TrimmedError: the log begins after `start`, or the reader fell behind a truncation.
@@ -337,7 +343,7 @@ class Log:
                 yield record
 
     async def read_entries(
-        self, start: int | None = None, end: int | None = None, *, follow: bool = False
+        self, start: Start | None = None, end: End | None = None, *, follow: bool = False
     ) -> AsyncGenerator[BatchAt, None]:
         """Like `read`, by whole batches: (first offset, view, ledger, entry); clip to offsets with the view's slices."""
         reader = await self._reader(start, end, follow=follow)
@@ -346,16 +352,17 @@ class Log:
                 yield batch
 
     async def _reader(
-        self, start: int | None, end: int | None, *, follow: bool, recover: bool = False
+        self, start: Start | None, end: End | None, *, follow: bool, recover: bool = False
     ) -> LogReader:
         head = await self._head()
+        first, after = await offsets_between(self, start, end)
         return LogReader(
             self.name,
             head.log_id,
             self._heads,
             self._ledgers,
-            start=start,
-            end=end,
+            start=first,
+            end=after,
             follow=follow,
             recover=recover,
         )
@@ -456,8 +463,10 @@ class Log:
             tuple(silent),
         )
 
-    async def truncate(self, before: int) -> None:
+    async def truncate(self, before: End) -> None:
         """Truncate the records below an offset; ledgers that lie wholly below it are deleted, never an open one.
+
+        With an aware datetime what goes is the longest beginning in which every record is older.
 
         Any client may do it, while a writer runs too. What a crashed truncation left is carried out as well.
 
@@ -466,9 +475,11 @@ class Log:
 
         Raises:
             PastEndError: the log ends before it.
+            MisuseError: it is no offset, or a datetime without a zone.
             NoSuchLogError: there is no such log.
             CursorHoldsError: a cursor holds records below it.
         """
+        before = await offset_before(self, before)
         head = await self._head()
         await self._cursors.check_truncation(head, before)
         end = head.closed_end
