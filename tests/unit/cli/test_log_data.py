@@ -248,6 +248,10 @@ def test_times_find_the_first_record_that_is_as_late(quire: Quire, cluster: Loca
     quire("truncate", "times", "--before", "5", "--yes")
     assert quire("read", "times", "--from-time", "@90", "--last", "1", code=2).stdout == ""
     assert quire("read", "times", "--from-time", "@90", "--end", "8").stdout == "7\n"
+    quire("truncate", "times", "--before", "@96", "--yes")
+    said = quire("truncate", "times", "--before", "1,18", "--yes", code=2).stderr
+    assert "--before takes an offset, or a time: ISO 8601" in said
+    assert quire("read", "times", "--end", "13").stdout == "12\n"
 
 
 def test_one_rule_for_what_lies_outside(quire: Quire, cluster: LocalCluster) -> None:

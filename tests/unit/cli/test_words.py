@@ -65,7 +65,7 @@ def test_every_whole_number_of_a_command_is_read_so() -> None:
     ("words", "said"),
     [
         ("ledger read many", "'LEDGER': 'many' is no whole number (write digits, as 1180 or 1,180)."),
-        ("log truncate orders --before 1,18", "'--before': '1,18' is no whole number"),
+        ("log read orders --last 1,18", "'1,18' is no whole number"),
         ("bench append --window 0", "'--window': it takes 1 or more, not 0."),
         ("bench append --seconds soon", "'--seconds': 'soon' is no number."),
         ("bench append --seconds 0", "'--seconds': it takes 0.1 or more, not 0."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.console.asking import YesOption, confirm
-from quire.cli.console.opening import connected, sure, with_client
+from quire.cli.console.opening import connected, with_client
 from quire.cli.console.options import ACK, ENSEMBLE, WRITE, PasswordOption, Quorums, option, run
 from quire.cli.console.output import Output, attributes, human_bytes
 from quire.cli.log import append as log_append
@@ -17,6 +17,7 @@ from quire.cli.log import move as log_move
 from quire.cli.log import read as log_read
 from quire.cli.log.log_show import quorums_of, records_in, shown_facts
 from quire.cli.log.parameters import NameArgument
+from quire.cli.log.ranges import iso, parse_until
 from quire.cli.log.whose_writer import Agreement, ending_writer, standing_of
 from quire.core.errors import NotEnoughBookiesError, QuireError
 
@@ -145,23 +146,39 @@ async def roll(
     out.result(shown_facts(about), text)
 
 
-@app.command()
-@with_client(
-    sure(
-        "Delete the records of log {name} before offset {before:,} for ever?",
-        "Truncating log {name} cannot be undone",
+def _ask_to_truncate(_uri: str, *, name: str, before: str, yes: YesOption = False, **_: object) -> None:
+    offset, time_ms = parse_until(before, "--before")
+    where = f"offset {offset:,}" if time_ms is None else f"the first one as late as {iso(time_ms)}"
+    confirm(
+        f"Delete the records of log {name} before {where} for ever?",
+        f"Truncating log {name} cannot be undone",
+        yes=yes,
     )
-)
+
+
+@app.command()
+@with_client(_ask_to_truncate)
 async def truncate(
     client: QuireClient,
     out: Output,
     name: NameArgument,
-    before: Annotated[int, option("--before", "Records below this offset are deleted.", min=0)],
+    before: Annotated[
+        str,
+        option(
+            "--before OFFSET|TIME",
+            "Records below this offset are deleted, or below the first one as late as this time.",
+        ),
+    ],
     password: PasswordOption = "",
 ) -> None:
     """Truncate a log's beginning; ledgers that are wholly before the offset are deleted."""
     log = client.log(name, password.encode())
-    await log.truncate(before=before)
+    from quire.log.seeking import offset_since
+
+    offset, time_ms = parse_until(before, "--before")
+    if offset is None:
+        offset = await offset_since(log, await log.describe(), time_ms or 0)
+    await log.truncate(before=offset)
     about = await log.describe()
     out.result(shown_facts(about), f"Log {name} starts at offset {about.start_offset:,}.")
 

@@ -59,8 +59,8 @@ class Until(NamedTuple):
 NO_END: Final = Until()
 
 
-def parse_until(text: str) -> Until:
-    """The value of `--until`: digits are an offset, all else is a time.
+def parse_until(text: str, name: str = "--until") -> Until:
+    """The value of `--until`, or of another option of that kind: digits are an offset, all else is a time.
 
     Raises:
         MisuseError: it is neither.
@@ -68,7 +68,7 @@ def parse_until(text: str) -> Until:
     offset = number_of(text)
     if offset is not None and offset >= 0:
         return Until(offset=offset)
-    return Until(time_ms=time_of(text, "--until takes an offset, or a time:"))
+    return Until(time_ms=time_of(text, f"{name} takes an offset, or a time:"))
 
 
 @dataclass(frozen=True, slots=True)
