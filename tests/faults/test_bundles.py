@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -310,6 +311,8 @@ async def all_rounds(
             async with cluster(place, BOOKIES, partial(FaultyCluster, disks=disks)) as local:
                 for number in range(first, min(first + ROUNDS_A_CLUSTER, rounds)):
                     await one_round(local, kinds[number % len(kinds)], chance, figures)
+            for disk in disks:  # the next cluster is another one
+                shutil.rmtree(disk / "bookie")
     assert figures["bundles"]
     return {"ledgers": LEDGERS, "rounds": rounds, **figures, "lost": 0}
 
