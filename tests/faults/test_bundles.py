@@ -312,7 +312,7 @@ async def all_rounds(
                 for number in range(first, min(first + ROUNDS_A_CLUSTER, rounds)):
                     await one_round(local, kinds[number % len(kinds)], chance, figures)
             for disk in disks:  # the next cluster is another one
-                shutil.rmtree(disk / "bookie")
+                shutil.rmtree(disk)
     assert figures["bundles"]
     return {"ledgers": LEDGERS, "rounds": rounds, **figures, "lost": 0}
 

@@ -344,7 +344,7 @@ class Commands:
         return done.exit_code, lines
 
 
-TRIES = 3
+TRIES = 8
 """On a busy machine a bookie that is well may be silent for a moment, and a command rightly says so; a contradiction stays."""
 
 
