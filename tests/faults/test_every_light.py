@@ -15,7 +15,7 @@ import shutil
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -268,7 +268,7 @@ class Processes(Place):
             copied = Path(folder, name)
             for again in (True, True, False):
                 try:
-                    shutil.copytree(self.processes[bookie].directory, copied, dirs_exist_ok=True)
+                    shutil.copytree(self.processes[bookie].directory, copied)
                     break
                 except shutil.Error:  # a segment was removed meanwhile, with a deleted ledger
                     if not again:
@@ -293,20 +293,19 @@ class Processes(Place):
             async def is_registered() -> bool:
                 return bookie in await client.bookies.bookies()
 
+            async def is_away() -> bool:
+                return not await is_registered()
+
             process.send_signal(signal.SIGSTOP)
             self.up.discard(bookie)
             self.writable.discard(bookie)
             yield
-            await until_async(lambda: negated(is_registered), "its session to end", 60)
+            await until_async(is_away, "its session to end", 60)
             yield
             process.send_signal(signal.SIGCONT)
             await until_async(is_registered, "the bookie to be registered again", 60)
             self.up.add(bookie)
             self.writable.add(bookie)
-
-
-async def negated(asked: Callable[[], Awaitable[bool]]) -> bool:
-    return not await asked()
 
 
 @dataclass

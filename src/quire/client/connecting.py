@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from quire.client.bookies.bookies import BookieClient
 from quire.client.client import Client
 from quire.client.config import ClientConfig
+from quire.client.opening import Opening
 from quire.core.errors import NoClusterError
 from quire.core.ledger.placement import RandomSource
 from quire.env.interfaces import Clock
@@ -39,7 +39,7 @@ def security_of_environment() -> ClientSecurity | None:
     return ClientSecurity.load(Path(path)) if path else None
 
 
-class Connecting(Generic[C]):
+class Connecting(Opening[C]):
     """What `quire.connect` returns: `async with` it, or `await` it and close the client yourself.
 
     Args:
@@ -52,7 +52,7 @@ class Connecting(Generic[C]):
         self._uri = uri
         self._make = make
         self._config = config or ClientConfig()
-        self._client: C | None = None
+        super().__init__(self._connect)
 
     async def _connect(self) -> C:
         uri = self._uri or os.environ.get(CLUSTER_VARIABLE)
@@ -79,16 +79,3 @@ class Connecting(Generic[C]):
         client = self._make(store, bookies, RealClock(), random.SystemRandom(), self._config)
         client.close_with_loop()
         return client
-
-    def __await__(self) -> Generator[object, None, C]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> C:
-        self._client = await self._connect()
-        return self._client
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._client is not None:
-            await self._client.close()

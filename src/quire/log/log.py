@@ -128,9 +128,7 @@ class Log:
         }
         named: dict[str, Any] = {setting: value for setting, value in given.items() if value is not None}
         settings = replace(LogSettings(), **named)
-        check_quorums(settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
-        if min_present is not None:
-            check_min_present(min_present, settings.ensemble_size, settings.ack_quorum)
+        _check_quorums(settings, min_present)
         old = await self._find()
         if old is not None and old.is_being_deleted:
             await self._delete(old)  # its deletion was interrupted: carry it out
@@ -250,9 +248,7 @@ class Log:
         """The log, made if there is none."""
         settings = create if isinstance(create, LogSettings) else LogSettings()
         named = {} if create is True else {name: getattr(settings, name) for name in _SETTINGS}
-        check_quorums(settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
-        if settings.min_present:
-            check_min_present(settings.min_present, settings.ensemble_size, settings.ack_quorum)
+        _check_quorums(settings, settings.min_present or None)
         found = await self._find()
         if found is None:
             await self._create(settings, named, exist_ok=True)
@@ -547,6 +543,13 @@ class Log:
         completed = head.with_completed(item.ledger_id, await summary(reader))
         await self._heads.write(replace(completed, generation=head.generation + 1), version)
         return True
+
+
+def _check_quorums(settings: LogSettings, min_present: int | None) -> None:
+    """Refuse settings of which no ledger could be made; `min_present` is None where the creator of a ledger decides."""
+    check_quorums(settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
+    if min_present is not None:
+        check_min_present(min_present, settings.ensemble_size, settings.ack_quorum)
 
 
 def _item(item: LogItem, last_entry: int | None) -> ItemDescription:

@@ -9,15 +9,14 @@ Source: docs/decisions/021-batch-header.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, Protocol, TypeAlias
+from datetime import datetime
+from typing import Literal, Protocol, TypeAlias
 
 from quire.client.reading.reader import LedgerReader
 from quire.core.errors import MisuseError
 from quire.log.ledgers import is_batched, read_one
 from quire.log.records import ItemDescription, LogDescription
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+from quire.log.times import milliseconds
 
 
 class SoughtLog(Protocol):
@@ -69,7 +68,7 @@ async def offsets_between(
         MisuseError: one is no position, or the end lies before the start.
         QuireError: a ledger that is to be searched for a time cannot be read.
     """
-    first: Start | None = None if start in {"start", None} else start
+    first: Start | None = None if start == "start" else start
     if first != "end" and not isinstance(first, Last | None):
         _check(first, "start", ", `quire.last(n)`, 'start' or 'end'")
     if end is not None:
@@ -111,11 +110,6 @@ async def _offset_of(log: SoughtLog, about: LogDescription, where: Start) -> int
     if isinstance(where, datetime):
         return await offset_since(log, about, milliseconds(where))
     return where if isinstance(where, int) else about.end_offset
-
-
-def milliseconds(moment: datetime) -> int:
-    """An aware datetime in milliseconds since 1970; a part of one counts as a whole, since a record is as late as it or not."""
-    return -((_EPOCH - moment) // timedelta(milliseconds=1))
 
 
 async def offset_since(log: SoughtLog, about: LogDescription, from_ms: int) -> int:

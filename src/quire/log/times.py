@@ -56,3 +56,8 @@ def parse_time(text: str, takes: str, now_ms: int | None = None) -> int:
     if not TIME_MS_MIN <= ms <= TIME_MS_MAX:
         raise MisuseError(f"{takes}; {word} lies outside the years 1 to 9999.")
     return ms
+
+
+def milliseconds(moment: datetime) -> int:
+    """An aware datetime in milliseconds since 1970; a part of one counts as a whole, since a record is as late as it or not."""
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))

@@ -97,6 +97,7 @@ async def test_a_truncation_by_time_leaves_the_first_record_that_is_as_late(at: 
         (None, datetime(2026, 12, 1, 12), "end= takes a datetime with a zone"),
         ("1", None, "start= takes an offset or a datetime with a zone, `quire.last"),
         (True, None, "not True"),
+        ([1], None, r"not \[1\]"),
         (None, "end", "end= takes an offset or a datetime with a zone, not 'end'"),
         (5, 4, "the end 4 lies before the start 5"),
         (noon(5), noon(4), "lies before the start"),

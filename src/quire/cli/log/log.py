@@ -17,7 +17,7 @@ from quire.cli.log import move as log_move
 from quire.cli.log import read as log_read
 from quire.cli.log.log_show import quorums_of, records_in, shown_facts
 from quire.cli.log.parameters import NameArgument
-from quire.cli.log.ranges import iso, parse_until
+from quire.cli.log.ranges import Until, iso, parse_until
 from quire.cli.log.whose_writer import Agreement, ending_writer, standing_of
 from quire.core.errors import NotEnoughBookiesError, QuireError
 
@@ -146,8 +146,8 @@ async def roll(
     out.result(shown_facts(about), text)
 
 
-def _ask_to_truncate(_uri: str, *, name: str, before: str, yes: YesOption = False, **_: object) -> None:
-    offset, time_ms = parse_until(before, "--before")
+def _ask_to_truncate(_uri: str, *, name: str, before: Until, yes: YesOption = False, **_: object) -> None:
+    offset, time_ms = before
     where = f"offset {offset:,}" if time_ms is None else f"the first one as late as {iso(time_ms)}"
     confirm(
         f"Delete the records of log {name} before {where} for ever?",
@@ -163,10 +163,11 @@ async def truncate(
     out: Output,
     name: NameArgument,
     before: Annotated[
-        str,
+        Until,
         option(
             "--before OFFSET|TIME",
             "Records below this offset are deleted, or below the first one as late as this time.",
+            parser=lambda text: parse_until(text, "--before"),
         ),
     ],
     password: PasswordOption = "",
@@ -175,9 +176,10 @@ async def truncate(
     log = client.log(name, password.encode())
     from quire.log.seeking import offset_since
 
-    offset, time_ms = parse_until(before, "--before")
+    offset, time_ms = before
     if offset is None:
-        offset = await offset_since(log, await log.describe(), time_ms or 0)
+        assert time_ms is not None, "`--before` is an offset or a time"
+        offset = await offset_since(log, await log.describe(), time_ms)
     await log.truncate(before=offset)
     about = await log.describe()
     out.result(shown_facts(about), f"Log {name} starts at offset {about.start_offset:,}.")
